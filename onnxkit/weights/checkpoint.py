@@ -1,0 +1,136 @@
+"""A checkpoint folder: its configuration and the headers of its weight files, opened without reading a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from onnxkit.errors import ExportError, listed
+from onnxkit.json_object import JsonObject, load_json
+from onnxkit.weights.safetensors_file import StoredTensor, read_header
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class Checkpoint:
+    """A folder with ``config.json`` and weights in one safetensors file or in shards with an index.
+
+    Attributes:
+        folder: The folder.
+        config: ``config.json``.
+        tensors: Every stored tensor by name.
+        claimed: Names that some part of the export has taken or has left out on purpose.
+
+    Raises:
+        ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not folder.is_dir():
+            raise ExportError(
+                "The input is not a folder." if folder.exists() else "The input folder does not exist.",
+                where=folder,
+                found="something else" if folder.exists() else "nothing",
+                accepted="a checkpoint folder with config.json and safetensors files",
+                fix="Check the path that -i names.",
+            )
+        if not (folder / "config.json").is_file():
+            raise ExportError(
+                "The input folder holds no config.json.",
+                where=folder,
+                found=listed(sorted(p.name for p in folder.iterdir())) or "an empty folder",
+                accepted="a checkpoint folder as the transformers library saves it",
+                fix="Point -i at the folder that holds config.json.",
+            )
+        self.config = JsonObject(load_json(folder / "config.json"), "config.json")
+        self.tensors = _read_tensors(folder)
+        self.claimed: set[str] = set()
+
+    def read_json(self, name: str) -> JsonObject | None:
+        """A further JSON file of the folder, or None where there is none."""
+        path = self.folder / name
+        return JsonObject(load_json(path), name) if path.is_file() else None
+
+    def claim(self, names: Iterable[str]) -> None:
+        """Mark tensors as taken care of."""
+        self.claimed.update(names)
+
+    def unclaimed(self) -> list[str]:
+        """The tensors that nothing has claimed."""
+        return [name for name in self.tensors if name not in self.claimed]
+
+
+def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
+    single, index = (folder / SINGLE_FILE).is_file(), (folder / INDEX_FILE).is_file()
+    if single and index:
+        raise ExportError(
+            "The checkpoint holds its weights twice, in one file and in shards.",
+            where=folder,
+            found=f"{SINGLE_FILE} and {INDEX_FILE}",
+            accepted="one of the two",
+            fix="Move away the one that is out of date.",
+        )
+    if single:
+        return read_header(folder / SINGLE_FILE)
+    if index:
+        return _read_shards(folder)
+    raise ExportError(
+        "The checkpoint holds no weights that can be read.",
+        where=folder,
+        found=listed(sorted(p.name for p in folder.iterdir() if p.is_file())),
+        accepted=f"{SINGLE_FILE}, or shards with {INDEX_FILE}",
+        fix="Save the model as safetensors (save_pretrained does so).",
+    )
+
+
+def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+    weight_map = JsonObject(load_json(folder / INDEX_FILE), INDEX_FILE).section("weight_map").data
+    shards = {name: _shard_path(folder, name, shard) for name, shard in weight_map.items()}
+    missing = sorted({path.name for path in shards.values() if not path.is_file()})
+    if missing:
+        raise ExportError(
+            "Shards of the checkpoint are missing.",
+            where=folder / INDEX_FILE,
+            found=f"no file {listed(missing)}",
+            accepted="every file that weight_map names",
+            fix="Finish the download, or copy the missing files.",
+        )
+    headers = {path: read_header(path) for path in sorted(set(shards.values()))}
+    _check_index(folder, shards, headers)
+    return {name: headers[path][name] for name, path in shards.items()}
+
+
+def _shard_path(folder: Path, tensor: str, shard: Any) -> Path:
+    """The path of a shard. Links are followed (the Hub's cache is made of them); names that lead outside are not."""
+    name = PurePosixPath(shard) if isinstance(shard, str) else PurePosixPath("/")
+    if name.is_absolute() or ".." in name.parts or not name.name or "\\" in str(shard):
+        raise ExportError(
+            "The index points outside the checkpoint's folder.",
+            where=f"{folder / INDEX_FILE}: weight_map[{tensor!r}]",
+            found=repr(shard),
+            accepted="the name of a file in the folder",
+            fix="Get the index from a source that you trust.",
+        )
+    return folder / name
+
+
+def _check_index(folder: Path, shards: dict[str, Path], headers: dict[Path, dict[str, StoredTensor]]) -> None:
+    lost = [f"{name} in {path.name}" for name, path in shards.items() if name not in headers[path]]
+    extra = [
+        f"{name} in {path.name}" for path, tensors in headers.items() for name in tensors if shards.get(name) != path
+    ]
+    if lost or extra:
+        raise ExportError(
+            "The index and the shards disagree.",
+            where=folder / INDEX_FILE,
+            found="\n".join(
+                f"{text}: {listed(names)}"
+                for text, names in (("in the index only", lost), ("in a shard only", extra))
+                if names
+            ),
+            accepted="an index that lists each stored tensor once",
+            fix="Get index and shards from one and the same release.",
+        )
