@@ -1,0 +1,1 @@
+"""The runtime's configuration file, ``genai_config.json``, as typed sections."""
