@@ -1,0 +1,87 @@
+"""A graph's borders: the names of its inputs and outputs, their types, and what the user may choose about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnxscript import OpBuilder
+
+from builder.qwen35.layout import LayerState
+from onnxkit.layers.basic import Style
+
+F32, I32, I64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
+
+# The opsets that the graphs are written in: what onnxruntime 1.31 and 1.32 both have.
+OPSETS = {"": 22, "com.microsoft": 1}
+IR_VERSION = 10
+
+INPUT_IDS, ATTENTION_MASK = "input_ids", "attention_mask"
+CUMULATIVE, PAST_LENGTHS, BLOCK_TABLE = "cumulative_sequence_lengths", "past_sequence_lengths", "block_table"
+METADATA, LOGITS_INDICES = "attention_metadata", "logits_indices"
+CAPTURE_COUNT, CAPTURE_ACTIVE = "state_update_capture_count", "state_update_active"
+LOGITS, HIDDEN_STATES, AUX_HIDDEN_STATES = "logits", "hidden_states", "aux_hidden_states"
+
+# Names of a layer's state by the attribute that holds it, going in and coming out.
+PAST = {
+    "key": "past_key_values.%d.key",
+    "value": "past_key_values.%d.value",
+    "conv": "past.%d.conv",
+    "recurrent": "past.%d.recurrent",
+}
+PRESENT = {part: f"present.%d.{part}" for part in PAST} | {
+    part: f"state_update.%d.{part}" for part in ("conv_value", "recurrent_capsule")
+}
+
+Type = tuple[ir.DataType, Sequence[int | str]]
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """What the user may choose about a target's graph.
+
+    Attributes:
+        context_length: Positions that the rotary tables cover.
+        prune_lm_head: Logits of chosen tokens only: dense, the last one; packed, those of ``logits_indices``.
+        include_hidden_states: A further output with the final norm's output for every token.
+        tied: The head reads the embedding's table.
+        style: The graph's style.
+        taps: Layers whose entering residual stream is put out, one beside the other; the number of layers stands for
+            the stream that enters the final norm.
+        page_size: Packed: tokens in a page of the cache.
+        capacity: Packed: rows of a sequence whose state changes can be captured, 0 for none.
+    """
+
+    context_length: int
+    prune_lm_head: bool
+    include_hidden_states: bool
+    tied: bool
+    style: Style
+    taps: tuple[int, ...] = ()
+    page_size: int = 256
+    capacity: int = 0
+
+
+class Outputs(list[ir.Value]):
+    """A graph's outputs, in order."""
+
+    def add(self, name: str, value: ir.Value, dtype: ir.DataType, shape: Sequence[int | str]) -> None:
+        """Append a value under its name in the graph, with its type."""
+        value.name, value.type, value.shape = name, ir.TensorType(dtype), ir.Shape(shape)
+        self.append(value)
+
+    def add_states(self, states: Sequence[LayerState], types: dict[str, Type]) -> None:
+        """Append every layer's new state, what it captured included; ``types`` is by part."""
+        for layer, state in enumerate(states):
+            for part, value in vars(state).items():
+                if value is not None:
+                    self.add(PRESENT[part] % layer, value, *types[part])
+
+
+def concatenated_taps(op: OpBuilder, entering: Sequence[ir.Value], taps: Sequence[int]) -> ir.Value:
+    """The tapped streams side by side, ``[tokens, taps * hidden]``, in the order given.
+
+    Each is in the graph's element type already: the residual stream and the model's inputs and outputs share it.
+    """
+    return op.Concat(*[entering[tap] for tap in taps], axis=-1)

@@ -1,0 +1,39 @@
+"""What the targets of both layouts are made of: text model, head and rotary tables, and the states that go in."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnxscript import GraphBuilder, nn
+
+from builder.qwen35.borders import PAST, TargetOptions, Type
+from builder.qwen35.config import FULL, TargetConfig
+from builder.qwen35.decoder import TextModel
+from builder.qwen35.layout import DeltaState, KeyValueCache, LayerState, Layout
+from onnxkit.layers.basic import LMHead
+from onnxkit.layers.rotary import RotaryTables
+
+
+class CausalLM(nn.Module):
+    """The parts of a target; its layout's ``forward`` puts them together."""
+
+    def __init__(self, config: TargetConfig, options: TargetOptions, layout: Layout) -> None:
+        super().__init__()
+        self.config, self.options = config, options
+        self.rotary_emb = RotaryTables(config.rotary, options.context_length, options.style)
+        self.model = TextModel(config, layout, options.style)
+        tied = self.model.embed_tokens if options.tied else None
+        self.lm_head = LMHead(config.hidden_size, config.vocab_size, options.style, tied)
+
+
+def state_inputs(builder: GraphBuilder, config: TargetConfig, types: dict[str, Type]) -> list[LayerState]:
+    """Declare every layer's state as inputs of the graph; ``types`` is by part."""
+
+    def past(layer: int, part: str) -> ir.Value:
+        return builder.input(PAST[part] % layer, *types[part])
+
+    return [
+        KeyValueCache(past(i, "key"), past(i, "value"))
+        if kind == FULL
+        else DeltaState(past(i, "conv"), past(i, "recurrent"))
+        for i, kind in enumerate(config.layer_types)
+    ]

@@ -1,0 +1,80 @@
+"""The dense target: token ids and a mask in, ``[batch, sequence]``, for the runtime's Generator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnxscript import GraphBuilder, OpBuilder
+
+from builder.qwen35.borders import (
+    ATTENTION_MASK,
+    AUX_HIDDEN_STATES,
+    F32,
+    HIDDEN_STATES,
+    I64,
+    INPUT_IDS,
+    IR_VERSION,
+    LOGITS,
+    OPSETS,
+    Outputs,
+    TargetOptions,
+    Type,
+    concatenated_taps,
+)
+from builder.qwen35.causal_lm import CausalLM, state_inputs
+from builder.qwen35.config import TargetConfig
+from builder.qwen35.layout import LayerState, Layout, dense_run
+from onnxkit.layers.basic import cast
+
+
+class DenseCausalLM(CausalLM):
+    """The dense target: token ids and states in, logits and states out."""
+
+    def forward(self, op: OpBuilder, input_ids: ir.Value, mask: ir.Value, states: Sequence[LayerState]) -> Outputs:
+        """The graph's outputs, typed and named."""
+        config, options, dtype = self.config, self.options, self.options.style.dtype
+        run = dense_run(op, input_ids, mask, self.rotary_emb(op))
+        text = self.model(op, op.Reshape(input_ids, [-1]), run, states)
+        outputs = Outputs()
+        if options.prune_lm_head:
+            last = op.Gather(op.Reshape(text.normed, run.rows), -1, axis=1)
+            logits = op.Unsqueeze(self.lm_head(op, last), [1])
+            outputs.add(LOGITS, cast(op, logits, dtype, F32), F32, ("batch_size", 1, config.vocab_size))
+        else:
+            logits = op.Reshape(self.lm_head(op, text.normed), run.rows)
+            shape = ("batch_size", "sequence_length", config.vocab_size)
+            outputs.add(LOGITS, cast(op, logits, dtype, F32), F32, shape)
+        outputs.add_states(text.states, state_types(config, dtype, "total_sequence_length"))
+        if options.include_hidden_states:
+            shape = ("batch_size", "sequence_length", config.hidden_size)
+            outputs.add(HIDDEN_STATES, op.Reshape(text.normed, run.rows), dtype, shape)
+        if options.taps:
+            aux = op.Reshape(concatenated_taps(op, text.entering, options.taps), run.rows)
+            shape = ("batch_size", "sequence_length", len(options.taps) * config.hidden_size)
+            outputs.add(AUX_HIDDEN_STATES, aux, dtype, shape)
+        return outputs
+
+
+def state_types(config: TargetConfig, dtype: ir.DataType, length: str) -> dict[str, Type]:
+    """Element type and shape of each part of a layer's state; ``length`` names the cache's token dimension."""
+    sizes = config.linear
+    cache: Type = (dtype, ["batch_size", config.num_key_value_heads, length, config.head_dim])
+    return {
+        "key": cache,
+        "value": cache,
+        "conv": (dtype, ["batch_size", sizes.kernel - 1, sizes.conv_channels]),
+        "recurrent": (F32, ["batch_size", sizes.value_heads, sizes.key_dim, sizes.value_dim]),
+    }
+
+
+def build_dense(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, DenseCausalLM]:
+    """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
+    graph = ir.Graph([], [], nodes=[], opset_imports=dict(OPSETS), name="target")
+    builder = GraphBuilder(graph)
+    input_ids = builder.input(INPUT_IDS, I64, ["batch_size", "sequence_length"])
+    mask = builder.input(ATTENTION_MASK, I64, ["batch_size", "total_sequence_length"])
+    states = state_inputs(builder, config, state_types(config, options.style.dtype, "past_sequence_length"))
+    module = DenseCausalLM(config, options, Layout.DENSE)
+    graph.outputs.extend(module(builder.op, input_ids, mask, states))
+    return ir.Model(graph, ir_version=IR_VERSION), module

@@ -1,0 +1,23 @@
+"""The feed-forward part of a layer."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnxscript import OpBuilder, nn
+
+from onnxkit.layers.basic import Linear, StackedLinear, Style, silu, whole
+
+
+class MLP(nn.Module):
+    """SwiGLU: ``down(silu(gate(x)) * up(x))`` (Shazeer, GLU Variants Improve Transformer, 2020)."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, style: Style) -> None:
+        super().__init__()
+        parts = [whole("gate_proj", intermediate_size), whole("up_proj", intermediate_size)]
+        self.gate_up = StackedLinear(hidden_size, parts, style)
+        self.down_proj = Linear(intermediate_size, hidden_size, style)
+
+    def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """``[tokens, hidden] -> [tokens, hidden]``."""
+        gate, up = self.gate_up(op, x)
+        return self.down_proj(op, op.Mul(silu(op, gate), up))

@@ -1,0 +1,130 @@
+"""How a checkpoint names what the graph names: the prefix of the text model, the head, and what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builder.qwen35.config import TargetConfig
+from onnxkit.errors import ExportError, listed
+from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.safetensors_file import StoredTensor
+
+# Where releases keep the text model. The graph's own names start with "model.", as those of a text-only checkpoint.
+PREFIXES = ("model.language_model.", "model.", "language_model.model.", "")
+
+# Parts of a multimodal checkpoint that a text export has no use for: prefixes, and what to call them.
+LEFT_OUT = {
+    ("model.visual.", "visual."): "vision encoder",
+    ("mtp.",): "multi-token prediction head",
+}
+
+_COMPARED = 64 << 20  # bytes of two tables that are compared at a time
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """The checkpoint's names.
+
+    Attributes:
+        prefix: What stands before ``embed_tokens``, ``layers`` and ``norm``.
+        head: The LM head's name.
+        tied: Whether the head is the embedding's table.
+        notes: What the user should know, a line each.
+    """
+
+    prefix: str
+    head: str
+    tied: bool
+    notes: tuple[str, ...]
+
+    def __call__(self, name: str) -> str:
+        """The stored name of a name in the graph."""
+        if name.startswith("model."):
+            return self.prefix + name.removeprefix("model.")
+        return self.head if name == "lm_head.weight" else name
+
+
+def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:
+    """Find the text model and the head by name, and claim what is left out.
+
+    Raises:
+        ExportError: The text model or the head is not there, or is there twice.
+    """
+    notes = _leave_out(checkpoint, config)
+    prefix = _text_prefix(checkpoint)
+    head, tied = _head(checkpoint, config, f"{prefix}embed_tokens.weight", notes)
+    return StoredNames(prefix, head, tied, tuple(notes))
+
+
+def _leave_out(checkpoint: Checkpoint, config: TargetConfig) -> list[str]:
+    notes = []
+    found_mtp = False
+    for prefixes, part in LEFT_OUT.items():
+        names = [name for name in checkpoint.tensors if name.startswith(prefixes)]
+        checkpoint.claim(names)
+        if names:
+            size = sum(checkpoint.tensors[name].length for name in names)
+            notes.append(f"{part}: {len(names)} tensors ({prefixes[0]}*, {size / 1e6:.1f} MB) are not exported")
+            found_mtp = found_mtp or "mtp." in prefixes
+    if config.mtp_layers and not found_mtp:
+        notes.append("multi-token prediction head: config.json declares one, the checkpoint has no mtp.* tensors")
+    return notes
+
+
+def _text_prefix(checkpoint: Checkpoint) -> str:
+    found = [prefix for prefix in PREFIXES if f"{prefix}embed_tokens.weight" in checkpoint.tensors]
+    if len(found) == 1:
+        return found[0]
+    accepted = listed(f"{prefix}embed_tokens.weight" for prefix in PREFIXES)
+    raise ExportError(
+        "The checkpoint holds its embedding more than once." if found else "The checkpoint holds no embedding.",
+        where=checkpoint.folder,
+        found=listed(f"{prefix}embed_tokens.weight" for prefix in found) or listed(checkpoint.tensors),
+        accepted=f"one of\n{accepted}",
+        fix="Check that the weights are a Qwen 3.5 text model's.",
+    )
+
+
+def _head(checkpoint: Checkpoint, config: TargetConfig, embedding: str, notes: list[str]) -> tuple[str, bool]:
+    """The head's stored name, and whether it is the embedding. A head that is stored counts, as in transformers."""
+    heads = [name for name in checkpoint.tensors if name.split(".")[-2:] == ["lm_head", "weight"]]
+    heads = [name for name in heads if name not in checkpoint.claimed]
+    if len(heads) > 1:
+        raise ExportError(
+            "The checkpoint holds more than one LM head.",
+            where=checkpoint.folder,
+            found=listed(heads),
+            accepted="one tensor named lm_head.weight, under any prefix",
+            fix="Remove the one that does not belong.",
+        )
+    if not heads:
+        if config.tie_word_embeddings:
+            return embedding, True
+        raise ExportError(
+            "The checkpoint holds no LM head.",
+            where=checkpoint.folder,
+            found=f"no lm_head.weight, and tie_word_embeddings {str(config.tie_word_embeddings or 'false').lower()}",
+            accepted="lm_head.weight, or tie_word_embeddings true in config.json",
+            fix="Complete the download, or say in config.json that the head is the embedding.",
+        )
+    (head,) = heads
+    if not config.tie_word_embeddings:
+        return head, False
+    if _same_bytes(checkpoint.tensors[head], checkpoint.tensors[embedding]):
+        checkpoint.claim([head])
+        return embedding, True
+    notes.append(f"LM head: tie_word_embeddings is true, but {head} differs from the embedding and is exported")
+    return head, False
+
+
+def _same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    with a.path.open("rb") as first, b.path.open("rb") as second:
+        first.seek(a.offset)
+        second.seek(b.offset)
+        for start in range(0, a.length, _COMPARED):
+            size = min(_COMPARED, a.length - start)
+            if first.read(size) != second.read(size):
+                return False
+    return True

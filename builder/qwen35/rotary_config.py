@@ -1,0 +1,138 @@
+"""The rotary embedding's configuration: plain, or stretched by YaRN. What is ambiguous is refused."""
+
+from __future__ import annotations
+
+from onnxkit.errors import ExportError, did_you_mean
+from onnxkit.json_object import JsonObject
+from onnxkit.layers.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
+
+DEFAULT, YARN = "default", "yarn"
+
+# Where the keys stand: today's home and the older one. Some may stand beside these, in the configuration itself.
+_HOMES = ("rope_parameters", "rope_scaling")
+
+_ORIGINAL = "original_max_position_embeddings"
+_COMMON_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+_SCALES = ("mscale", "mscale_all_dim")
+_YARN_KEYS = ("factor", _ORIGINAL, "attention_factor", "beta_fast", "beta_slow", *_SCALES, "truncate")
+
+
+def read_rotary(text: JsonObject, head_dim: int) -> Rotary:
+    """Read the rotary embedding of a text configuration. Its keys have had three homes; those filled must agree.
+
+    Raises:
+        ExportError: A key is missing or has a wrong value, places disagree, or the kind of embedding is not built.
+    """
+    sections = [section for key in _HOMES if key in text and (section := text.section(key)).data]
+    kinds = {_kind(section) for section in sections}
+    homes = [*sections, text]
+    theta = _one_value(homes, "rope_theta", "a number above 0, the rotary base")
+    factor = _one_value(homes, "partial_rotary_factor", "the share of a head that is rotated, above 0 and at most 1", 1)
+    dim = round(head_dim * factor)
+    if dim < 2 or dim % 2 or abs(dim - head_dim * factor) > 1e-6:
+        raise homes[0].error("partial_rotary_factor", f"a share that rotates an even part of head_dim ({head_dim})")
+    for home in homes:
+        section = home.integers("mrope_section", default=None)
+        if section is not None and (len(section) != 3 or sum(section) * 2 != dim):
+            raise home.error("mrope_section", f"three numbers whose sum is half of the rotated part ({dim // 2})")
+    return Rotary(theta, dim, _yarn(sections, text, theta) if YARN in kinds else None)
+
+
+def _kind(home: JsonObject) -> str:
+    """The kind of embedding that a home names. ``type`` is the older spelling of ``rope_type``."""
+    spellings = [key for key in ("rope_type", "type") if key in home]
+    kinds = [home.string(key) for key in spellings]
+    for key, kind in zip(spellings, kinds, strict=True):
+        if kind not in (DEFAULT, YARN):
+            raise home.error(key, f"{DEFAULT} or {YARN}", "Export a release without this kind of scaling.")
+    if len(set(kinds)) > 1:
+        raise _disagreement(home.place("rope_type"), home.place("type"), *kinds)
+    return str(kinds[0]) if kinds else DEFAULT
+
+
+def _yarn(sections: list[JsonObject], text: JsonObject, theta: float) -> Yarn:
+    """What :class:`Yarn` needs, as transformers takes it from the configuration (its ``_compute_yarn_parameters``)."""
+    home = sections[0]
+    _same_in_both(sections)
+    _refuse_unknown(home)
+    if theta <= 1:
+        raise (home if "rope_theta" in home else text).error("rope_theta", f"a number above 1 (rope_type is {YARN})")
+    factor = home.number("factor")
+    if factor < 1:
+        raise home.error("factor", "a number from 1: how many times the trained context")
+    original = _original_length(home, text)
+    beta_fast, beta_slow = home.number("beta_fast", default=BETA_FAST), home.number("beta_slow", default=BETA_SLOW)
+    if beta_fast < beta_slow:
+        key = "beta_fast" if "beta_fast" in home else "beta_slow"
+        raise home.error(key, f"beta_fast ({beta_fast:g}) not below beta_slow ({beta_slow:g})")
+    attention_factor = _attention_factor(home, factor)
+    yarn = Yarn(factor, original, attention_factor, beta_fast, beta_slow, home.boolean("truncate", default=True))
+    longest = text.integer("max_position_embeddings")
+    if longest > yarn.length:
+        raise text.error(
+            "max_position_embeddings",
+            f"at most {yarn.length}, which is factor ({factor:g}) times {_ORIGINAL} ({original})",
+            "Lower max_position_embeddings, or raise factor.",
+        )
+    return yarn
+
+
+def _original_length(home: JsonObject, text: JsonObject) -> int:
+    """The trained context. Where it is missing, transformers takes max_position_embeddings: a guess, since that may be
+    the stretched one."""
+    filled = [place for place in (home, text) if _ORIGINAL in place] or [home]
+    values = [place.integer(_ORIGINAL) for place in filled]
+    if values[0] != values[-1]:
+        raise _disagreement(home.place(_ORIGINAL), text.place(_ORIGINAL), *values)
+    longest = text.integer("max_position_embeddings")
+    if values[0] > longest:
+        raise filled[0].error(_ORIGINAL, f"a whole number from 1 up to {longest} (max_position_embeddings)")
+    return int(values[0])
+
+
+def _attention_factor(home: JsonObject, factor: float) -> float:
+    """The attention factor as written, else from the two scales, else YaRN's own."""
+    scales = [home.number(key, default=None) for key in _SCALES]
+    if scales.count(None) == 1:
+        # transformers passes over a lone one, other programs do not.
+        present, absent = _SCALES if scales[1] is None else _SCALES[::-1]
+        raise home.error(absent, f"a number above 0, since {present} is there", f"Add {absent}, or remove {present}.")
+    return float(home.number("attention_factor", default=yarn_attention_factor(factor, *scales)))
+
+
+def _same_in_both(sections: list[JsonObject]) -> None:
+    """Refuse two homes that say different things: transformers reads one of them only, other programs the other."""
+    first, second = sections[0], sections[-1]
+    for key in ("rope_type", *(key for key in (*first.data, *second.data) if key not in ("rope_type", "type"))):
+        values = [_kind(home) if key == "rope_type" else home.data.get(key) for home in (first, second)]
+        if values[0] != values[1]:
+            raise _disagreement(first.place(key), second.place(key), *values)
+
+
+def _refuse_unknown(home: JsonObject) -> None:
+    """Refuse keys that YaRN does not have: a misspelt one would leave its default in force."""
+    known = (*_COMMON_KEYS, *_YARN_KEYS)
+    for key in home.data:
+        if key in home and key not in known:
+            raise home.error(key, ", ".join(known), did_you_mean(key, known) or f"Remove {key}.")
+
+
+def _one_value(homes: list[JsonObject], key: str, accepted: str, maximum: float = float("inf")) -> float:
+    filled = [(home, home.number(key, maximum=maximum)) for home in homes if key in home]
+    if not filled:
+        raise homes[0].error(key, accepted)
+    first, value = filled[0]
+    for other, second in filled[1:]:
+        if second != value:
+            raise _disagreement(first.place(key), other.place(key), f"{value:g}", f"{second:g}")
+    return float(value)
+
+
+def _disagreement(first: str, second: str, value: object, other: object) -> ExportError:
+    return ExportError(
+        "Two places of the config disagree.",
+        where=f"{first} and {second}",
+        found=f"{'nothing' if value is None else value} and {'nothing' if other is None else other}",
+        accepted="one value",
+        fix="Remove the one that the model was not trained with.",
+    )
