@@ -1,0 +1,177 @@
+"""``genai_config.json`` of a target, from what the checkpoint declares and what the graph has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from builder.options import BuildOptions
+from builder.qwen35 import borders
+from builder.qwen35.borders import PAST, PRESENT, TargetOptions
+from builder.qwen35.config import FULL, LINEAR, TargetConfig
+from genai_config.sections import (
+    Decoder,
+    DecoderInputs,
+    DecoderOutputs,
+    DynamicBatching,
+    Engine,
+    GenaiConfig,
+    Model,
+    Search,
+    SessionOptions,
+    Speculative,
+    StateGroup,
+    StateUpdate,
+)
+from onnxkit.json_object import JsonObject
+
+# The runtime's code for a text-only Qwen 3.5.
+MODEL_TYPE = "qwen3_5_text"
+
+# CUDA graphs need shapes that never change; a growing cache has none. Values are strings for the runtime.
+_PROVIDERS: dict[str, tuple[dict[str, dict[str, str]], ...]] = {
+    "cpu": (),
+    "cuda": ({"cuda": {"enable_cuda_graph": "0"}},),
+}
+
+# Defaults of the Engine's options.
+MAX_BATCH_SIZE, GPU_UTILIZATION = 16, 0.6
+
+
+def target_genai_config(
+    config: TargetConfig, options: BuildOptions, target: TargetOptions, generation: JsonObject, filename: str
+) -> GenaiConfig:
+    """The configuration of an export of a target alone."""
+    packed = options.use_paged_attention
+    decoder = Decoder(
+        filename=filename,
+        head_size=config.head_dim,
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        num_hidden_layers=config.num_hidden_layers,
+        num_key_value_heads=config.num_key_value_heads,
+        inputs=_inputs(options, target),
+        outputs=_outputs(options, target),
+        session_options=SessionOptions(provider_options=_PROVIDERS[options.provider]),
+        state_groups=tuple(_state_groups(config, target.capacity)) if packed else None,
+        state_update_capacity=target.capacity or None,
+    )
+    model = Model(
+        type=MODEL_TYPE,
+        vocab_size=config.vocab_size,
+        context_length=target.context_length,
+        decoder=decoder,
+        bos_token_id=_first(generation.token_ids("bos_token_id"), config.bos_token_id),
+        eos_token_id=stop_ids(config, generation) or None,
+        pad_token_id=_first(generation.token_ids("pad_token_id"), config.pad_token_id),
+    )
+    return GenaiConfig(
+        model,
+        _search(options, target.context_length, generation),
+        engine=_engine(options, target.page_size) if packed else None,
+        speculative=Speculative(options.max_draft_tokens) if options.max_draft_tokens else None,
+    )
+
+
+def _inputs(options: BuildOptions, target: TargetOptions) -> DecoderInputs:
+    packed, captures = options.use_paged_attention, target.capacity > 0
+    return DecoderInputs(
+        input_ids=borders.INPUT_IDS,
+        attention_mask=None if packed else borders.ATTENTION_MASK,
+        past_key_names=PAST["key"],
+        past_value_names=PAST["value"],
+        past_conv_names=PAST["conv"],
+        past_recurrent_names=PAST["recurrent"],
+        block_table=borders.BLOCK_TABLE if packed else None,
+        cumulative_sequence_lengths=borders.CUMULATIVE if packed else None,
+        past_sequence_lengths=borders.PAST_LENGTHS if packed else None,
+        attention_metadata=borders.METADATA if packed else None,
+        logits_indices=borders.LOGITS_INDICES if packed and target.prune_lm_head else None,
+        state_update_capture_count=borders.CAPTURE_COUNT if captures else None,
+        state_update_active=borders.CAPTURE_ACTIVE if captures else None,
+    )
+
+
+def _outputs(options: BuildOptions, target: TargetOptions) -> DecoderOutputs:
+    captures = target.capacity > 0
+    return DecoderOutputs(
+        logits=borders.LOGITS,
+        present_key_names=PRESENT["key"],
+        present_value_names=PRESENT["value"],
+        present_conv_names=PRESENT["conv"],
+        present_recurrent_names=PRESENT["recurrent"],
+        hidden_states=borders.HIDDEN_STATES if options.include_hidden_states else None,
+        state_update_conv_value_names=PRESENT["conv_value"] if captures else None,
+        state_update_recurrent_capsule_names=PRESENT["recurrent_capsule"] if captures else None,
+        aux_hidden_states=borders.AUX_HIDDEN_STATES if target.taps else None,
+    )
+
+
+def _state_groups(config: TargetConfig, capacity: int) -> Iterator[StateGroup]:
+    """Which layers have which state. With no capacity the Engine proposes no drafts, and says nothing."""
+    layers = {kind: tuple(i for i, k in enumerate(config.layer_types) if k == kind) for kind in (FULL, LINEAR)}
+    yield StateGroup("paged_kv", layers[FULL])
+    yield StateGroup("fixed_conv", layers[LINEAR], StateUpdate(capacity) if capacity else None)
+    update = StateUpdate(capacity, config.linear.key_heads) if capacity else None
+    yield StateGroup("fixed_recurrent", layers[LINEAR], update)
+
+
+def _engine(options: BuildOptions, page_size: int) -> Engine:
+    factor = options.gpu_utilization_factor
+    if factor is None and options.num_blocks is None:
+        factor = GPU_UTILIZATION
+    return Engine(
+        DynamicBatching(
+            block_size=page_size,
+            max_batch_size=options.max_batch_size or MAX_BATCH_SIZE,
+            num_blocks=options.num_blocks,
+            gpu_utilization_factor=factor,
+            max_scheduled_tokens=options.max_scheduled_tokens,
+        )
+    )
+
+
+def stop_ids(config: TargetConfig, generation: JsonObject) -> tuple[int, ...]:
+    """Ids that end a text: those that generation_config.json and config.json declare, together."""
+    return tuple(dict.fromkeys((*generation.token_ids("eos_token_id"), *config.eos_token_ids)))
+
+
+def check_names(config: GenaiConfig, graph: ir.Graph) -> None:
+    """See that config and graph name the same inputs and outputs. A difference is a bug of this program.
+
+    Raises:
+        RuntimeError: A name of the graph is not in the config, or one of the config matches nothing in the graph.
+    """
+    for declared, values in zip(config.graph_names(), (graph.inputs, graph.outputs), strict=True):
+        names = {str(value.name) for value in values}
+        patterns = {name: re.compile(re.escape(name).replace("%d", r"\d+")) for name in declared}
+        unused = [name for name, pattern in patterns.items() if not any(pattern.fullmatch(n) for n in names)]
+        undeclared = [n for n in names if not any(pattern.fullmatch(n) for pattern in patterns.values())]
+        if unused or undeclared:
+            raise RuntimeError(f"genai_config.json and the graph disagree: {unused} unused, {undeclared} undeclared")
+
+
+def _search(options: BuildOptions, context_length: int, generation: JsonObject) -> Search:
+    """How to choose tokens: what generation_config.json says; the runtime's defaults where it says nothing.
+
+    A cache that grows with the text needs no memory for a context that is never reached; on CUDA, where allocations are
+    dear, one buffer of the full length is used, as users of that runtime know it: they set max_length.
+    """
+    top_k: Any = generation.integer("top_k", minimum=0, default=None)
+    return Search(
+        max_length=context_length,
+        past_present_share_buffer=options.provider == "cuda",
+        do_sample=generation.boolean("do_sample", default=None),
+        temperature=generation.number("temperature", above=-1e-9, default=None),
+        top_k=top_k,
+        top_p=generation.number("top_p", maximum=1.0, default=None),
+        repetition_penalty=generation.number("repetition_penalty", default=None),
+        chunk_size=options.paged_chunk_size,
+    )
+
+
+def _first(ids: tuple[int, ...], other: int | None) -> int | None:
+    return ids[0] if ids else other

@@ -1,0 +1,1 @@
+"""The tool on top of the exporter: the command line with its subcommands, and the proof of an export."""
