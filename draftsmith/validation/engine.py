@@ -1,0 +1,66 @@
+"""The real runtime's Engine on a lowered export: continuous batching, paged caches, drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime_genai as og
+
+# Steps of the Engine for each token that is asked for, before it counts as stuck. A prompt's chunks are steps too.
+_STEPS_PER_TOKEN = 8
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """What the Engine gave.
+
+    Attributes:
+        tokens: The tokens after each prompt, in order.
+        drafts_per_proposal: How many drafts the Engine would take at a time; 0 where a drafter is never asked.
+        statistics: The Engine's own counts of drafts.
+    """
+
+    tokens: list[list[int]]
+    drafts_per_proposal: int
+    statistics: Mapping[str, object]
+
+    def accepted_lengths(self) -> list[int]:
+        """How often 0, 1, 2, ... drafts of a proposal were accepted."""
+        histogram = self.statistics.get("acceptance_length_histogram", [])
+        assert isinstance(histogram, list)
+        return histogram
+
+
+def run_engine(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> EngineRun:
+    """Decode all prompts at once, greedily, ``count`` tokens each or up to a stop id.
+
+    Raises:
+        RuntimeError: The Engine reports a failure, or makes no progress.
+    """
+    engine = og.Engine(og.Model(og.Config(str(folder))))
+    requests = [_begin(engine, prompt, count) for prompt in prompts]
+    tokens: list[list[int]] = [[] for _ in prompts]
+    events = engine.create_event_buffer(64)
+    for _ in range(_STEPS_PER_TOKEN * count * len(prompts)):
+        if not engine.has_pending_requests():
+            break
+        for event in engine.run(events):
+            flags = int(event.flags)  # a sum: the last token comes with the end of the turn
+            if flags & int(og.EngineEventFlags.FAILED):
+                raise RuntimeError(f"the Engine failed: {event.error_code}")
+            if flags & int(og.EngineEventFlags.TOKEN):
+                tokens[next(i for i, request in enumerate(requests) if request is event.request)].append(event.token)
+    else:
+        raise RuntimeError(f"the Engine has not ended after {sum(map(len, tokens))} tokens")
+    return EngineRun(tokens, engine.max_draft_tokens_per_proposal(), dict(engine.get_speculative_stats()))
+
+
+def _begin(engine: og.Engine, prompt: Sequence[int], count: int) -> og.Request:
+    request = engine.create_request()
+    options = og.TurnOptions(request)
+    options.set_max_generated_tokens(count)
+    request.begin_turn(np.array(prompt, np.int32), options)
+    return request
