@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Install everything that the tests need, and run all checks: lint, format, types, tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/venv.sh
+
+venv=${VENV:-.venv-test}
+make_venv "$venv" cpu,verify,dev
+"$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
+"$venv/bin/mypy"
+"$venv/bin/python" -m pytest "$@"
