@@ -1,0 +1,61 @@
+"""The house: imports go one way, files stay readable, public things are documented."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+PACKAGES = ("onnxkit", "drafters", "genai_config", "builder", "draftsmith")
+
+# What each part may import of the others; builder.qwen35 is a part of its own.
+MAY_IMPORT = {
+    "onnxkit": set(),
+    "drafters": {"onnxkit"},
+    "genai_config": {"onnxkit"},
+    "builder.qwen35": {"onnxkit"},
+    "builder": {"onnxkit", "drafters", "genai_config", "builder.qwen35"},
+    "draftsmith": {"onnxkit", "drafters", "genai_config", "builder.qwen35", "builder"},
+}
+FILES = sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+
+
+def part_of(module: str) -> str | None:
+    if module.split(".")[0] not in PACKAGES:
+        return None
+    return "builder.qwen35" if module.startswith("builder.qwen35") else module.split(".")[0]
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield str(node.module)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_file(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    part = part_of(".".join(path.relative_to(REPOSITORY).with_suffix("").parts))
+    assert part is not None
+    used = {part_of(name) for name in imports(tree)} - {None, part}
+    assert used <= MAY_IMPORT[part]
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            name = getattr(node, "name", path.name)
+            private = name.startswith("_") or any(name in body for body in nested_names(tree))
+            assert private or ast.get_docstring(node), f"{name} has no docstring"
+
+
+def nested_names(tree: ast.AST) -> Iterator[set[str]]:
+    """Names of functions inside functions, which are nobody else's."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield {inner.name for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef) and inner is not node}

@@ -1,0 +1,233 @@
+"""onnxkit.weights: streamed bytes against plain NumPy, and a plan that names what does not fit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from onnxscript import GraphBuilder, OpBuilder, nn
+from safetensors.torch import save_file
+
+import onnxkit.weights.streamed as streamed
+from onnxkit.errors import ExportError
+from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.parameters import AS_IS, NEG_EXP, PLUS_ONE, Rows, Table, Transform, Weight
+from onnxkit.weights.save import check_graph, save
+from tests.checkpoints import TINY
+
+F32, F16, BF16 = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
+TORCH = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+
+
+class Holder(nn.Module):
+    """Parameters in a graph, each read by one node."""
+
+    def __init__(self, *parameters: nn.Parameter) -> None:
+        super().__init__("part")
+        for number, parameter in enumerate(parameters):
+            setattr(self, f"p{number}", parameter)
+
+    def forward(self, op: OpBuilder) -> list[ir.Value]:
+        return [op.Identity(parameter) for parameter in self.parameters()]
+
+
+def built(*parameters: nn.Parameter) -> tuple[ir.Graph, Holder]:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 22})
+    holder = Holder(*parameters)
+    graph.outputs.extend(holder(GraphBuilder(graph).op))
+    return graph, holder
+
+
+def checkpoint_of(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    save_file({f"part.{name}": tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+    return Checkpoint(folder)
+
+
+def bytes_of(parameter: nn.Parameter) -> bytes:
+    buffer = io.BytesIO()
+    tensor: Any = parameter.const_value
+    assert tensor is not None
+    tensor.tofile(buffer)
+    assert buffer.getvalue() == tensor.tobytes()
+    assert tensor.nbytes == len(buffer.getvalue())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize("stored", [F32, F16, BF16])
+@pytest.mark.parametrize("wanted", [F32, F16, BF16])
+@pytest.mark.parametrize("transform", [AS_IS, PLUS_ONE, NEG_EXP])
+def test_rows_cast_and_math_in_blocks_of_any_size(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    stored: ir.DataType,
+    wanted: ir.DataType,
+    transform: Transform,
+) -> None:
+    """torch's rounding is the reference."""
+    monkeypatch.setattr(streamed, "BLOCK_ELEMENTS", block)
+    torch.manual_seed(1)
+    a, b = torch.randn(6, 5).to(TORCH[stored]), torch.randn(4, 5).to(TORCH[stored])
+    sources = [Rows("a", 6, ((4, 6), (0, 2))), Rows("b", 4)]
+    weight = Weight("w", [8, 5], wanted, sources, transform)
+    _, holder = built(weight)
+    plan_tensors(holder, checkpoint_of(tmp_path / "c", a=a, b=b), lambda name: name)
+    rows = torch.cat([a[4:6], a[0:2], b]).float()
+    expected = {AS_IS: rows, PLUS_ONE: rows + 1, NEG_EXP: -rows.exp()}[transform].to(TORCH[wanted])
+    got = torch.frombuffer(bytearray(bytes_of(weight)), dtype=TORCH[wanted]).reshape(8, 5)
+    if transform is NEG_EXP:  # two libraries' exponentials may differ in the last place
+        torch.testing.assert_close(got, expected)
+    else:
+        assert torch.equal(got, expected)
+
+
+def test_an_unchanged_tensor_is_a_range_of_its_file(tmp_path: Path) -> None:
+    weight = Weight("a", [6, 5], BF16)
+    _, holder = built(weight)
+    checkpoint = checkpoint_of(tmp_path / "c", a=torch.randn(6, 5).to(torch.bfloat16))
+    plan_tensors(holder, checkpoint, lambda name: name)
+    assert isinstance(weight.const_value, ir.ExternalTensor)
+    assert weight.const_value.path == str(tmp_path / "c" / "model.safetensors")
+
+
+@pytest.mark.parametrize("shape", [[9, 4], [4]])
+def test_tables_are_computed_row_by_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shape: list[int]) -> None:
+    monkeypatch.setattr(streamed, "BLOCK_ELEMENTS", 10)
+    whole = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    table = Table("t", shape, BF16, lambda start, stop: whole[start:stop])
+    _, holder = built(table)
+    checkpoint = checkpoint_of(tmp_path / "c", a=torch.zeros(1))
+    checkpoint.claim(checkpoint.tensors)
+    plan_tensors(holder, checkpoint, lambda name: name)
+    rows = whole if len(shape) == 2 else whole[0]
+    assert bytes_of(table) == rows.astype(ml_dtypes.bfloat16).tobytes()
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    """The Hub's cache holds links to blobs elsewhere."""
+    blob = tmp_path / "blobs" / "0123"
+    blob.parent.mkdir()
+    blob.write_bytes((TINY / "model.safetensors").read_bytes())
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to(blob)
+    (folder / "config.json").symlink_to(TINY / "config.json")
+    from tests.runtime import export
+
+    assert (export(folder, tmp_path / "out") / "model.onnx.data").exists()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, dtype: ir.DataType) -> None:
+    """Copied as it is or cast."""
+    graph, holder = built(Weight("a", [600, 5], dtype))
+    checkpoint = checkpoint_of(tmp_path / "c", a=torch.randn(600, 5).to(torch.bfloat16))
+    plan_tensors(holder, checkpoint, lambda name: name)
+    path = tmp_path / "c" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ExportError, match="changed while it was read"):
+        save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
+
+
+def test_two_takers_of_one_tensor_are_a_bug(tmp_path: Path) -> None:
+    a, b = Weight("a", [2], F32), Weight("b", [2], F32, [Rows("a", 2)])
+    _, holder = built(a, b)
+    with pytest.raises(RuntimeError, match=r"part\.a is taken by part\.a and by part\.b"):
+        plan_tensors(holder, checkpoint_of(tmp_path / "c", a=torch.zeros(2)), lambda name: name)
+
+
+def test_sources_that_do_not_make_up_the_shape_are_a_bug() -> None:
+    with pytest.raises(ValueError, match="do not make up 5 rows"):
+        Weight("w", [5], F32, [Rows("a", 2), Rows("b", 4, ((0, 2),))])
+
+
+def test_small_tensors_go_into_the_model_file(tmp_path: Path) -> None:
+    graph, holder = built(Weight("a", [64], F32), Weight("b", [65], F32))
+    checkpoint = checkpoint_of(tmp_path / "c", a=torch.randn(64), b=torch.randn(65))
+    plan_tensors(holder, checkpoint, lambda name: name)
+    counts: list[int] = []
+    save(ir.Model(graph, ir_version=10), tmp_path / "m.onnx", counts.append)
+    assert (tmp_path / "m.onnx.data").stat().st_size == 65 * 4 == sum(counts)
+
+
+# --- the graph's last check ---
+
+
+def a_graph() -> ir.Graph:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 22})
+    builder = GraphBuilder(graph)
+    x = builder.input("x", F32, [2])
+    y = builder.op.Add(x, builder.op.Mul(x, 2.0))
+    y.name = "y"
+    graph.outputs.append(y)
+    return graph
+
+
+def rename(graph: ir.Graph, new: str) -> None:
+    graph.node(0).outputs[0].name = new
+
+
+def unmake(graph: ir.Graph) -> None:
+    graph.remove(graph.node(0))
+
+
+def empty(graph: ir.Graph) -> None:
+    next(iter(graph.initializers.values())).const_value = None
+
+
+def add_unread(graph: ir.Graph) -> None:
+    graph.initializers["w"] = ir.Value(name="w", const_value=ir.tensor([1.0], name="w"))
+
+
+def same_node_name(graph: ir.Graph) -> None:
+    graph.node(1).name = graph.node(0).name
+
+
+def output_twice(graph: ir.Graph) -> None:
+    graph.outputs.append(graph.outputs[0])
+
+
+def output_is_input(graph: ir.Graph) -> None:
+    graph.outputs.append(graph.inputs[0])
+
+
+def swapped(graph: ir.Graph) -> None:
+    first = graph.node(0)
+    graph.remove(first)
+    graph.append(first)
+
+
+def test_a_whole_graph_passes() -> None:
+    check_graph(a_graph())
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda graph: rename(graph, "x"), "not the only one"),
+        (lambda graph: rename(graph, ""), "empty"),
+        (unmake, "nothing before it makes"),
+        (swapped, "nothing before it makes"),
+        (empty, "no tensor"),
+        (add_unread, "read by nothing"),
+        (same_node_name, "two nodes"),
+        (output_twice, "distinct"),
+        (output_is_input, "distinct"),
+    ],
+)
+def test_a_damaged_graph_is_not_saved(damage: Any, message: str, tmp_path: Path) -> None:
+    graph = a_graph()
+    damage(graph)
+    with pytest.raises(RuntimeError, match=message):
+        save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
