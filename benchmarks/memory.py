@@ -1,11 +1,13 @@
 """Peak memory and time of exporting the 4B shape in every precision: memory.py WORK_DIR
 
 Makes the synthetic checkpoint (8.4 GB) in WORK_DIR if it is not there, and needs 17 GB beside it for the exports, which
-are deleted. Prints a table in Markdown.
+are deleted. Where onnxruntime-genai is installed, with torch and transformers, its own builder is measured too, which
+takes 11 GB of memory. Prints a table in Markdown.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,26 +16,28 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+OURS, THEIRS = "builder", "onnxruntime_genai.models.builder"
 PACKED = ("--extra_options", "use_paged_attention=true")
-RUNS: list[tuple[str, str, tuple[str, ...]]] = [
-    ("bf16", "cuda", PACKED),
-    ("fp16", "cuda", PACKED),
-    ("bf16", "cuda", ()),
-    ("fp16", "cuda", ()),
-    ("fp32", "cuda", ()),
-    ("fp32", "cpu", ()),
+RUNS: list[tuple[str, str, str, tuple[str, ...]]] = [
+    (OURS, "bf16", "cuda", PACKED),
+    (OURS, "fp16", "cuda", PACKED),
+    (OURS, "bf16", "cuda", ()),
+    (OURS, "fp16", "cuda", ()),
+    (OURS, "fp32", "cuda", ()),
+    (OURS, "fp32", "cpu", ()),
+    (THEIRS, "bf16", "cuda", (*PACKED, "exclude_mtp=true")),
 ]
 
 
-def measure(checkpoint: Path, output: Path, precision: str, provider: str, more: tuple[str, ...]) -> tuple[int, float]:
+def measure(module: str, checkpoint: Path, output: Path, arguments: list[str]) -> tuple[int, float]:
     """Peak resident bytes of one export, and its seconds."""
-    command = [sys.executable, "-m", "builder", "-i", checkpoint, "-o", output, "-p", precision, "-e", provider, *more]
+    command = [sys.executable, "-m", module, "-i", str(checkpoint), "-o", str(output), *arguments]
     start = time.monotonic()
-    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        sys.exit("the export failed")
+        sys.exit(f"{' '.join(command)} failed")
     return usage.ru_maxrss * 1024, time.monotonic() - start
 
 
@@ -43,13 +47,16 @@ def main() -> None:
     checkpoint, output = work / "synthetic-4b", work / "synthetic-4b-export"
     if not (checkpoint / "config.json").exists():
         subprocess.run([sys.executable, ROOT / "scripts" / "make_synthetic_checkpoint.py", checkpoint], check=True)
-    print("| layout | precision | provider | written | peak resident | seconds |\n|---|---|---|---|---|---|")
-    for precision, provider, more in RUNS:
-        peak, seconds = measure(checkpoint, output, precision, provider, more)
-        layout = "packed" if more else "dense"
+    print("| exporter | layout | precision | provider | written | peak resident | seconds |")
+    print("|---|---|---|---|---|---|---|")
+    for module, precision, provider, more in RUNS:
+        if importlib.util.find_spec(module.split(".")[0]) is None:
+            continue
+        peak, seconds = measure(module, checkpoint, output, ["-p", precision, "-e", provider, *more])
         written = sum(path.stat().st_size for path in output.iterdir())
-        size = f"{written / 1e9:.1f} GB | {peak / 1e9:.2f} GB"
-        print(f"| {layout} | {precision} | {provider} | {size} | {seconds:.0f} |", flush=True)
+        name = "draftsmith" if module == OURS else "onnxruntime-genai"
+        kind = f"{name} | {'packed' if more else 'dense'} | {precision} | {provider}"
+        print(f"| {kind} | {written / 1e9:.1f} GB | {peak / 1e9:.2f} GB | {seconds:.0f} |", flush=True)
         shutil.rmtree(output)
 
 
