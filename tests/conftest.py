@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builder import output as output_module
 from draftsmith.validation.reference import load_reference
 from tests.checkpoints import TINY
+from tests.output_folders import mounted, unsupported
 from tests.runtime import export
 
 
@@ -29,3 +33,31 @@ def full_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled checkpoint with logits of every token and hidden states."""
     folder = tmp_path_factory.mktemp("exports") / "full"
     return export(TINY, folder, "prune_lm_head=false", "include_hidden_states=true")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The folder that the output stands in, with nothing else in it."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def mount(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An output that cannot be renamed: a mount point, or where nothing can be mounted, one that is taken for such."""
+    folder = base / "out"
+    folder.mkdir()
+    real = mounted("-t", "tmpfs", "none", str(folder))
+    if not real:
+        monkeypatch.setattr(output_module, "_is_mount", lambda path: path == folder)
+    yield folder
+    if real:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(params=["exchange", "fallback"])
+def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "fallback":
+        monkeypatch.setattr(output_module, "_exchange", unsupported)
+    return str(request.param)
