@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(command: Callable[[], object]) -> int:
     """Run a command; give the exit status. A user's mistake is printed as a block, a bug keeps its traceback."""
-    signal.signal(signal.SIGTERM, _terminated)
+    previous = signal.signal(signal.SIGTERM, _terminated)
     try:
         command()
     except ExportError as error:
@@ -112,6 +112,8 @@ def guarded(command: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         print("Interrupted; the output folder is as it was.", file=sys.stderr)
         return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     return 0
 
 
