@@ -16,7 +16,7 @@ from onnxkit.layers.basic import CONTRIB
 from tests.runtime import Array
 
 F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32
-HEADS, KV_HEADS, DIM, PAGE, PAGES, ROTATED = 4, 2, 16, 4, 10, 8
+HEADS, KV_HEADS, DIM, PAGE, PAGES, ROTATED = 6, 2, 16, 4, 10, 8  # three heads to a kv head, which is not 2
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Case:
     causal: bool = True
     window: int = -1
     scale: float = 0.0
+    epsilon: float = 1e-6
 
 
 def session(case: Case, **attributes: Any) -> ort.InferenceSession:
@@ -50,6 +51,8 @@ def session(case: Case, **attributes: Any) -> ort.InferenceSession:
     values = {name: builder.input(name, *kind) for name, kind in types.items()}
     given: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": KV_HEADS, "do_rotary": int(case.rotary)}
     given |= {"is_causal": int(case.causal), "local_window_size": case.window, "scale": case.scale}
+    if case.norm:
+        given["qk_norm_epsilon"] = case.epsilon
     outputs = builder.op.PagedAttention(*map(values.get, INPUTS), **(given | attributes), _outputs=3, **CONTRIB)
     for name, value in zip(("y", "keys", "values"), outputs, strict=True):
         value.name, value.type = name, ir.TensorType(F32)
@@ -68,7 +71,7 @@ class Reference:
 
     def prepared(self, x: Array, weight: str, position: int) -> Array:
         if self.case.norm:
-            x = x / np.sqrt((x**2).mean() + 1e-6) * self.tables[weight]
+            x = x / np.sqrt((x**2).mean() + self.case.epsilon) * self.tables[weight]
         if self.case.rotary:
             half = ROTATED // 2
             y = x.copy()
@@ -115,11 +118,13 @@ CASES = {
     "all rows of a run": replace(PLAIN, causal=False),
     "all rows, window": replace(PLAIN, causal=False, window=5, packed=False),
     "scale": replace(PLAIN, scale=0.4),
+    "epsilon": replace(PLAIN, epsilon=1e-2),
 }
 
 
+@pytest.mark.parametrize("garbage", [1e3, np.inf, np.nan])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_chunks_then_single_tokens(case: Case) -> None:
+def test_chunks_then_single_tokens(case: Case, garbage: float) -> None:
     """Two sequences of unequal length, pages in no order and full of garbage, boundaries inside chunks."""
     rng = np.random.default_rng(0)
     angles = rng.standard_normal((40, ROTATED // 2))
@@ -127,7 +132,8 @@ def test_chunks_then_single_tokens(case: Case) -> None:
     tables |= {name: rng.standard_normal(DIM) for name in ("q_norm", "k_norm")}
     tables = {name: table.astype(np.float32) for name, table in tables.items()}
     run, reference = session(case), Reference(case, tables)
-    caches = [1e3 * rng.standard_normal((PAGES, PAGE, KV_HEADS, DIM), np.float32) for _ in range(2)]
+    # Fresh memory may hold anything: what is not a number must not reach a result through a weight of zero.
+    caches = [np.full((PAGES, PAGE, KV_HEADS, DIM), garbage, np.float32) for _ in range(2)]
     table = np.array([[7, 2, 9, 4], [0, 5, -1, -1]], np.int32)
     past = np.zeros(2, np.int32)
     wanted_inputs = {value.name for value in run.get_inputs()}
@@ -143,9 +149,66 @@ def test_chunks_then_single_tokens(case: Case) -> None:
         y, *caches = run.run(None, {name: value for name, value in feeds.items() if name in wanted_inputs})
         assert np.abs(y - reference(rows)).max() < 2e-6
         past = past + np.array(counts, np.int32)
+    slots = {(table[b, p // PAGE], p % PAGE) for b in range(2) for p in range(past[b])}
+    for cache in caches:
+        for page, slot in np.ndindex(PAGES, PAGE):
+            unwritten = np.array_equal(cache[page, slot], np.full((KV_HEADS, DIM), garbage, np.float32), equal_nan=True)
+            assert unwritten == ((page, slot) not in slots)
 
 
-@pytest.mark.parametrize("attributes", [{"softcap": 30.0}, {"rotary_interleaved": 1}, {"kv_cache_layout": "LATENT"}])
-def test_what_is_not_done_is_refused(attributes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"softcap": 30.0},
+        {"rotary_interleaved": 1},
+        {"rotary_offset": 4},
+        {"k_quant_type": "PER_TENSOR"},
+        {"v_cache_dtype": "int8"},
+        {"kv_cache_layout": "LATENT"},
+        {"v_head_size": 8},
+        {"is_causal": 2},
+        {"an_attribute_of_tomorrow": 1},
+    ],
+)
+def test_attributes_that_are_not_done_are_refused(attributes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(attributes))):
         session(PLAIN, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("toggled", "expected"),
+    [
+        ("slot_mapping", "slot_mapping"),
+        ("head_sink", "head_sink"),
+        ("k_scale", "k_scale"),
+        ("v_scale", "v_scale"),
+        ("key", "key and value apart"),
+        ("sin", "cos and sin apart"),
+        ("q_norm", "q_norm and k_norm apart"),
+        ("k_norm", "q_norm and k_norm apart"),
+        ("cos sin", "do_rotary without cos and sin"),
+    ],
+)
+def test_inputs_that_are_not_done_are_refused(toggled: str, expected: str) -> None:
+    inputs = [ir.Value(name=name) for name in INPUTS]
+    present = {"query", "key_cache", "value_cache", "cos", "sin", "q_norm", "k_norm"} ^ set(toggled.split())
+    given = [value if value.name in present else None for value in inputs]
+    attributes = {"num_heads": HEADS, "kv_num_heads": KV_HEADS, "do_rotary": 1}
+    node = ir.node("PagedAttention", given, attributes, domain="com.microsoft", num_outputs=3)
+    with pytest.raises(ValueError, match=expected):
+        lower_graph(ir.Model(ir.Graph(inputs, [], nodes=[node]), ir_version=10))
+
+
+@pytest.mark.parametrize(("table", "past", "rows"), [([3, -1], PAGE - 1, 2), ([-1, 3], PAGE, 1)])
+def test_unmapped_pages_are_neither_written_nor_read(table: list[int], past: int, rows: int) -> None:
+    """They are skipped: neither the last page, which an index of -1 would be, nor the first one."""
+    run = session(replace(PLAIN, norm=False, rotary=False))
+    shape = (PAGES, PAGE, KV_HEADS, DIM)
+    feeds: dict[str, Array] = {name: np.full(shape, 7, np.float32) for name in ("key_cache", "value_cache")}
+    feeds |= {"query": np.ones((rows, (HEADS + 2 * KV_HEADS) * DIM), np.float32), "metadata": np.zeros(3, np.int32)}
+    feeds |= {"cumulative": np.array([0, rows], np.int32), "past": np.array([past], np.int32)}
+    y, *caches = run.run(None, feeds | {"block_table": np.array([table], np.int32)})
+    for cache in caches:
+        assert np.argwhere((cache == 1).any(axis=(2, 3))).tolist() == [[3, past % PAGE]]
+    if table[0] < 0:
+        assert np.abs(y - 1).max() < 2e-6  # the row sees itself alone

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime_genai as og
 
-# Steps of the Engine for each token that is asked for, before it counts as stuck. A prompt's chunks are steps too.
+# Steps of the Engine for each token that is asked for, before it counts as stuck. Each token of a prompt may be one
+# more, for a prompt comes in chunks of a size that the configuration sets.
 _STEPS_PER_TOKEN = 8
 
 
@@ -44,17 +45,17 @@ def run_engine(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> En
     requests = [_begin(engine, prompt, count) for prompt in prompts]
     tokens: list[list[int]] = [[] for _ in prompts]
     events = engine.create_event_buffer(64)
-    for _ in range(_STEPS_PER_TOKEN * count * len(prompts)):
-        if not engine.has_pending_requests():
-            break
+    left = _STEPS_PER_TOKEN * count * len(prompts) + sum(map(len, prompts))
+    while engine.has_pending_requests():
+        if left == 0:
+            raise RuntimeError(f"the Engine has not ended after {sum(map(len, tokens))} tokens")
+        left -= 1
         for event in engine.run(events):
             flags = int(event.flags)  # a sum: the last token comes with the end of the turn
             if flags & int(og.EngineEventFlags.FAILED):
                 raise RuntimeError(f"the Engine failed: {event.error_code}")
             if flags & int(og.EngineEventFlags.TOKEN):
                 tokens[next(i for i, request in enumerate(requests) if request is event.request)].append(event.token)
-    else:
-        raise RuntimeError(f"the Engine has not ended after {sum(map(len, tokens))} tokens")
     return EngineRun(tokens, engine.max_draft_tokens_per_proposal(), dict(engine.get_speculative_stats()))
 
 

@@ -43,6 +43,7 @@ INPUTS = (
     "metadata",
 )
 _NOT_DONE = ("slot_mapping", "head_sink", "k_scale", "v_scale")
+_TOGETHER = (("key", "value"), ("cos", "sin"), ("q_norm", "k_norm"))
 
 # Attributes whose defaults alone are done here.
 _FIXED = {
@@ -103,7 +104,9 @@ def _variant(node: ir.Node) -> Variant:
     given: dict[str, Any] = {name: attribute.value for name, attribute in node.attributes.items()}
     present = tuple(i < len(node.inputs) and node.inputs[i] is not None for i in range(len(INPUTS)))
     refused = [name for name in _NOT_DONE if present[INPUTS.index(name)]]
+    refused += [f"{a} and {b} apart" for a, b in _TOGETHER if present[INPUTS.index(a)] != present[INPUTS.index(b)]]
     refused += [name for name, default in _FIXED.items() if given.pop(name, default) != default]
+    refused += [name for name in ("is_causal", "do_rotary") if given.get(name, 0) not in (0, 1)]
     variant = Variant(
         heads=given.pop("num_heads"),
         kv_heads=given.pop("kv_num_heads"),
@@ -114,6 +117,8 @@ def _variant(node: ir.Node) -> Variant:
         epsilon=given.pop("qk_norm_epsilon", 1e-6),
         present=present,
     )
+    if variant.rotary and not variant.has("cos"):
+        refused.append("do_rotary without cos and sin")
     if refused := [*refused, *given]:
         raise ValueError(f"{node.name}: PagedAttention with {', '.join(refused)} is not done on the CPU")
     return variant
@@ -141,8 +146,13 @@ def _attend(op: OpBuilder, variant: Variant, given: Mapping[str, ir.Value]) -> S
     slots = _slots(op, rows.table, page)
     flat = op.Concat(op.Mul(pages, page), op.Shape(given["key_cache"], start=2, end=4), axis=0)
     own = op.GatherND(slots, op.Concat(*(op.Unsqueeze(x, [1]) for x in (rows.sequence, rows.position)), axis=1))
+    mapped = op.GreaterOrEqual(own, 0)  # a row without a page is written nowhere; to ScatterND, -1 is the last slot
     caches = [
-        op.ScatterND(op.Reshape(given[cache], flat), op.Unsqueeze(own, [1]), new)
+        op.ScatterND(
+            op.Reshape(given[cache], flat),
+            op.Unsqueeze(op.Compress(own, mapped, axis=0), [1]),
+            op.Compress(new, mapped, axis=0),
+        )
         for cache, new in (("key_cache", key), ("value_cache", value))
     ]
     keys, values = (op.Gather(cache, op.Reshape(op.Max(slots, 0), [-1])) for cache in caches)
@@ -248,6 +258,9 @@ def _softmax_attention(
     grouped = op.Reshape(query, op.Concat([0, variant.kv_heads, group], width, axis=0))
     by_head = op.Transpose(op.Mul(grouped, scale), perm=[1, 2, 0, 3])
     keys = op.Unsqueeze(op.Transpose(keys, perm=[1, 2, 0]), [1])
+    # What no row sees may be anything, as fresh memory is: a weight of zero would not hide what is not a number.
+    anyone = op.Reshape(op.ReduceMax(mask, [0], keepdims=0), [-1, 1, 1])
+    values = op.Where(anyone, values, op.Constant(value_float=0.0))
     values = op.Unsqueeze(op.Transpose(values, perm=[1, 0, 2]), [1])
     scores = op.Where(mask, op.MatMul(by_head, keys), op.Constant(value_float=_LOWEST))
     y = op.MatMul(op.Softmax(scores, axis=-1), values)
