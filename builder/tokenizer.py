@@ -85,7 +85,8 @@ def stop_notes(checkpoint: Checkpoint, stop_ids: tuple[int, ...]) -> list[str]:
         return []
     end = config.data.get("eos_token")
     token = end.get("content") if isinstance(end, dict) else end
-    for entry in tokenizer.data.get("added_tokens", []):
+    added = tokenizer.data.get("added_tokens")
+    for entry in added if isinstance(added, list) else []:
         if isinstance(entry, dict) and entry.get("content") == token and entry.get("id") not in stop_ids:
             return [f"stop ids: {list(stop_ids)} do not hold the tokenizer's end token {token} (id {entry.get('id')})"]
     return []

@@ -202,6 +202,16 @@ def test_no_tokenizer(tmp_path: Path, missing: list[str]) -> None:
     assert missing[0] in notes(folder) and "the export has none" in notes(folder)
 
 
+@pytest.mark.parametrize("added", [None, 5, "x", {}, [None, 5, {"id": "x"}]])
+def test_a_tokenizer_of_another_shape_is_copied(tmp_path: Path, added: Any) -> None:
+    """What the runtime makes of it is its own affair; looking for the end token in it must not fail."""
+    checkpoint = variant(tmp_path / "c")
+    data = json.loads((checkpoint / "tokenizer.json").read_text()) | {"added_tokens": added}
+    (checkpoint / "tokenizer.json").write_text(json.dumps(data))
+    folder = export(checkpoint, tmp_path / "out")
+    assert json.loads((folder / "tokenizer.json").read_text()) == data
+
+
 # --- notes ---
 
 
