@@ -37,8 +37,10 @@ class DenseCausalLM(CausalLM):
         run = dense_run(op, input_ids, mask, self.rotary_emb(op))
         text = self.model(op, op.Reshape(input_ids, [-1]), run, states)
         outputs = Outputs()
+        if options.prune_lm_head or options.include_hidden_states:
+            hidden = op.Reshape(text.normed, run.rows)
         if options.prune_lm_head:
-            last = op.Gather(op.Reshape(text.normed, run.rows), -1, axis=1)
+            last = op.Gather(hidden, -1, axis=1)
             logits = op.Unsqueeze(self.lm_head(op, last), [1])
             outputs.add(LOGITS, cast(op, logits, dtype, F32), F32, ("batch_size", 1, config.vocab_size))
         else:
@@ -48,7 +50,7 @@ class DenseCausalLM(CausalLM):
         outputs.add_states(text.states, state_types(config, dtype, "total_sequence_length"))
         if options.include_hidden_states:
             shape = ("batch_size", "sequence_length", config.hidden_size)
-            outputs.add(HIDDEN_STATES, op.Reshape(text.normed, run.rows), dtype, shape)
+            outputs.add(HIDDEN_STATES, hidden, dtype, shape)
         if options.taps:
             aux = op.Reshape(concatenated_taps(op, text.entering, options.taps), run.rows)
             shape = ("batch_size", "sequence_length", len(options.taps) * config.hidden_size)

@@ -58,15 +58,13 @@ def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:
 
 def _leave_out(checkpoint: Checkpoint, config: TargetConfig) -> list[str]:
     notes = []
-    found_mtp = False
     for prefixes, part in LEFT_OUT.items():
         names = [name for name in checkpoint.tensors if name.startswith(prefixes)]
         checkpoint.claim(names)
         if names:
             size = sum(checkpoint.tensors[name].length for name in names)
             notes.append(f"{part}: {len(names)} tensors ({prefixes[0]}*, {size / 1e6:.1f} MB) are not exported")
-            found_mtp = found_mtp or "mtp." in prefixes
-    if config.mtp_layers and not found_mtp:
+    if config.mtp_layers and not any(name.startswith("mtp.") for name in checkpoint.tensors):
         notes.append("multi-token prediction head: config.json declares one, the checkpoint has no mtp.* tensors")
     return notes
 

@@ -85,7 +85,7 @@ class Weight(nn.Parameter):
 
 
 class Table(nn.Parameter):
-    """An initializer that is computed: a table of rows, or one row where ``rows`` is None in the shape's place.
+    """An initializer that is computed: a table of rows, or a single row.
 
     Args:
         name: The name relative to the declaring module.
