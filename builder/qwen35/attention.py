@@ -9,8 +9,8 @@ from onnxscript import OpBuilder, nn
 
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.layout import DenseRun, KeyValueCache, PackedRun
-from onnxkit.layers.basic import CONTRIB, Linear, RMSNorm, StackedLinear, Style, whole
-from onnxkit.weights.parameters import PLUS_ONE, Rows, Weight
+from onnxkit.layers.basic import CONTRIB, Linear, NormWeight, RMSNorm, StackedLinear, Style, whole
+from onnxkit.weights.parameters import PLUS_ONE, Rows
 
 
 class Projections(nn.Module):
@@ -95,18 +95,6 @@ class DenseAttention(nn.Module):
         return self.o_proj(op, op.Mul(y, op.Sigmoid(gate))), KeyValueCache(present_key, present_value)
 
 
-class NormWeight(nn.Module):
-    """The weight of a norm that an operator applies."""
-
-    def __init__(self, size: int, style: Style) -> None:
-        super().__init__()
-        self.weight = Weight("weight", [size], style.dtype, transform=PLUS_ONE)
-
-    def forward(self, op: OpBuilder) -> ir.Value:
-        """``[size]``."""
-        return self.weight
-
-
 class PackedAttention(nn.Module):
     """Attention of the packed layout: one operator norms and rotates queries and keys, fills the pages, and attends."""
 
@@ -115,7 +103,7 @@ class PackedAttention(nn.Module):
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.epsilon = config.rms_norm_eps
         self.projections = Projections(config, style, packed=True)
-        self.q_norm, self.k_norm = NormWeight(self.dim, style), NormWeight(self.dim, style)
+        self.q_norm, self.k_norm = (NormWeight(self.dim, style, PLUS_ONE) for _ in range(2))
         self.o_proj = Linear(self.heads * self.dim, config.hidden_size, style)
 
     def forward(

@@ -10,12 +10,7 @@ from onnxscript import OpBuilder
 
 from builder.qwen35.layout import LayerState
 from onnxkit.layers.basic import Style
-
-F32, I32, I64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
-
-# The opsets that the graphs are written in: what onnxruntime 1.31 and 1.32 both have.
-OPSETS = {"": 22, "com.microsoft": 1}
-IR_VERSION = 10
+from onnxkit.layers.graph import Outputs, Type
 
 INPUT_IDS, ATTENTION_MASK = "input_ids", "attention_mask"
 CUMULATIVE, PAST_LENGTHS, BLOCK_TABLE = "cumulative_sequence_lengths", "past_sequence_lengths", "block_table"
@@ -33,8 +28,6 @@ PAST = {
 PRESENT = {part: f"present.%d.{part}" for part in PAST} | {
     part: f"state_update.%d.{part}" for part in ("conv_value", "recurrent_capsule")
 }
-
-Type = tuple[ir.DataType, Sequence[int | str]]
 
 
 @dataclass(frozen=True)
@@ -63,13 +56,8 @@ class TargetOptions:
     capacity: int = 0
 
 
-class Outputs(list[ir.Value]):
-    """A graph's outputs, in order."""
-
-    def add(self, name: str, value: ir.Value, dtype: ir.DataType, shape: Sequence[int | str]) -> None:
-        """Append a value under its name in the graph, with its type."""
-        value.name, value.type, value.shape = name, ir.TensorType(dtype), ir.Shape(shape)
-        self.append(value)
+class TargetOutputs(Outputs):
+    """The outputs of a target's graph."""
 
     def add_states(self, states: Sequence[LayerState], types: dict[str, Type]) -> None:
         """Append every layer's new state, what it captured included; ``types`` is by part."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import GraphBuilder, nn
 
-from builder.qwen35.borders import PAST, TargetOptions, Type
+from builder.qwen35.borders import PAST, TargetOptions
 from builder.qwen35.config import FULL, TargetConfig
 from builder.qwen35.decoder import TextModel
 from builder.qwen35.layout import DeltaState, KeyValueCache, LayerState, Layout
 from onnxkit.layers.basic import LMHead
+from onnxkit.layers.graph import Type
 from onnxkit.layers.rotary import RotaryTables
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.qwen35.rotary_config import read_rotary
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
 from onnxkit.layers.rotary import Rotary
+from onnxkit.layers.rotary_config import read_rotary
 
 LINEAR, FULL = "linear_attention", "full_attention"
 

@@ -12,8 +12,8 @@ from builder.qwen35.attention import DenseAttention, PackedAttention
 from builder.qwen35.config import FULL, TargetConfig
 from builder.qwen35.gated_delta_net import DenseGatedDeltaNet, PackedGatedDeltaNet
 from builder.qwen35.layout import DenseRun, LayerState, Layout, PackedRun
-from builder.qwen35.mlp import MLP
 from onnxkit.layers.basic import Embedding, ResidualNorm, Style
+from onnxkit.layers.mlp import MLP
 from onnxkit.weights.parameters import PLUS_ONE
 
 ATTENTION = {Layout.DENSE: DenseAttention, Layout.PACKED: PackedAttention}

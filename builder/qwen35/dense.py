@@ -10,33 +10,31 @@ from onnxscript import GraphBuilder, OpBuilder
 from builder.qwen35.borders import (
     ATTENTION_MASK,
     AUX_HIDDEN_STATES,
-    F32,
     HIDDEN_STATES,
-    I64,
     INPUT_IDS,
-    IR_VERSION,
     LOGITS,
-    OPSETS,
-    Outputs,
     TargetOptions,
-    Type,
+    TargetOutputs,
     concatenated_taps,
 )
 from builder.qwen35.causal_lm import CausalLM, state_inputs
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.layout import LayerState, Layout, dense_run
 from onnxkit.layers.basic import cast
+from onnxkit.layers.graph import F32, I64, IR_VERSION, Type, empty_graph
 
 
 class DenseCausalLM(CausalLM):
     """The dense target: token ids and states in, logits and states out."""
 
-    def forward(self, op: OpBuilder, input_ids: ir.Value, mask: ir.Value, states: Sequence[LayerState]) -> Outputs:
+    def forward(
+        self, op: OpBuilder, input_ids: ir.Value, mask: ir.Value, states: Sequence[LayerState]
+    ) -> TargetOutputs:
         """The graph's outputs, typed and named."""
         config, options, dtype = self.config, self.options, self.options.style.dtype
         run = dense_run(op, input_ids, mask, self.rotary_emb(op))
         text = self.model(op, op.Reshape(input_ids, [-1]), run, states)
-        outputs = Outputs()
+        outputs = TargetOutputs()
         if options.prune_lm_head or options.include_hidden_states:
             hidden = op.Reshape(text.normed, run.rows)
         if options.prune_lm_head:
@@ -72,7 +70,7 @@ def state_types(config: TargetConfig, dtype: ir.DataType, length: str) -> dict[s
 
 def build_dense(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, DenseCausalLM]:
     """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
-    graph = ir.Graph([], [], nodes=[], opset_imports=dict(OPSETS), name="target")
+    graph = empty_graph("target")
     builder = GraphBuilder(graph)
     input_ids = builder.input(INPUT_IDS, I64, ["batch_size", "sequence_length"])
     mask = builder.input(ATTENTION_MASK, I64, ["batch_size", "total_sequence_length"])

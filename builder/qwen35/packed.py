@@ -13,39 +13,34 @@ from builder.qwen35.borders import (
     CAPTURE_ACTIVE,
     CAPTURE_COUNT,
     CUMULATIVE,
-    F32,
     HIDDEN_STATES,
-    I32,
-    I64,
     INPUT_IDS,
-    IR_VERSION,
     LOGITS,
     LOGITS_INDICES,
     METADATA,
-    OPSETS,
     PAST_LENGTHS,
-    Outputs,
     TargetOptions,
-    Type,
+    TargetOutputs,
     concatenated_taps,
 )
 from builder.qwen35.causal_lm import CausalLM, state_inputs
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.layout import LayerState, Layout, PackedRun
 from onnxkit.layers.basic import cast
+from onnxkit.layers.graph import F32, I32, I64, IR_VERSION, Type, empty_graph
 
 
 class PackedCausalLM(CausalLM):
     """The packed target: token ids, the requests' layout and states in, logits and states out."""
 
-    def forward(self, op: OpBuilder, inputs: Mapping[str, ir.Value], states: Sequence[LayerState]) -> Outputs:
+    def forward(self, op: OpBuilder, inputs: Mapping[str, ir.Value], states: Sequence[LayerState]) -> TargetOutputs:
         """The graph's outputs, typed and named."""
         config, options, dtype = self.config, self.options, self.options.style.dtype
         text = self.model(op, inputs[INPUT_IDS], self._run(op, inputs), states)
         chosen, rows = text.normed, "num_tokens"
         if options.prune_lm_head:
             chosen, rows = op.Gather(text.normed, inputs[LOGITS_INDICES]), "num_logits"
-        outputs = Outputs()
+        outputs = TargetOutputs()
         logits = cast(op, self.lm_head(op, chosen), dtype, F32)
         outputs.add(LOGITS, logits, F32, (rows, config.vocab_size))
         outputs.add_states(text.states, state_types(config, options))
@@ -103,7 +98,7 @@ def _layout_inputs(options: TargetOptions) -> dict[str, Type]:
 
 def build_packed(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, PackedCausalLM]:
     """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
-    graph = ir.Graph([], [], nodes=[], opset_imports=dict(OPSETS), name="target")
+    graph = empty_graph("target")
     builder = GraphBuilder(graph)
     inputs = {INPUT_IDS: builder.input(INPUT_IDS, I64, ["num_tokens"])}
     states = state_inputs(builder, config, state_types(config, options))

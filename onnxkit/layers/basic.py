@@ -117,6 +117,18 @@ class ResidualNorm(nn.Module):
         return normed, total
 
 
+class NormWeight(nn.Module):
+    """The weight of a norm that an operator applies."""
+
+    def __init__(self, size: int, style: Style, transform: Transform = AS_IS) -> None:
+        super().__init__()
+        self.weight = Weight("weight", [size], style.dtype, transform=transform)
+
+    def forward(self, op: OpBuilder) -> ir.Value:
+        """``[size]``."""
+        return self.weight
+
+
 class L2Norm(nn.Module):
     """``x * rsqrt(sum(x^2) + epsilon)`` over the last axis, float32, as one node.
 
