@@ -167,3 +167,14 @@ def kind(value: object) -> str:
     """What a JSON value is, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def disagreement(first: str, second: str, value: object, other: object) -> ExportError:
+    """The error that says that two places hold different values where one was meant."""
+    return ExportError(
+        "Two places of the config disagree.",
+        where=f"{first} and {second}",
+        found=f"{'nothing' if value is None else value} and {'nothing' if other is None else other}",
+        accepted="one value",
+        fix="Remove the one that the model was not trained with.",
+    )

@@ -74,6 +74,8 @@ class StackedLinear(nn.Module):
         if not self.stacked:
             return [projection(op, x) for projection in self.projections]
         y = op.Gemm(x, self.weight, transB=1)
+        if len(self.sizes) == 1:
+            return [y]
         return op.Split(y, self.sizes, axis=-1, _outputs=len(self.sizes))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxkit.errors import ExportError, did_you_mean
-from onnxkit.json_object import JsonObject
+from onnxkit.errors import did_you_mean
+from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.layers.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
 
 DEFAULT, YARN = "default", "yarn"
@@ -17,8 +17,14 @@ _SCALES = ("mscale", "mscale_all_dim")
 _YARN_KEYS = ("factor", _ORIGINAL, "attention_factor", "beta_fast", "beta_slow", *_SCALES, "truncate")
 
 
-def read_rotary(text: JsonObject, head_dim: int) -> Rotary:
+def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rotary:
     """Read the rotary embedding of a text configuration. Its keys have had three homes; those filled must agree.
+
+    Args:
+        text: The configuration.
+        head_dim: Channels of a head.
+        partial: Whether a part of the head may be left as it is. A drafter rotates whole heads: where its configuration
+            has keys of a part, they were copied from the target's.
 
     Raises:
         ExportError: A key is missing or has a wrong value, places disagree, or the kind of embedding is not built.
@@ -27,6 +33,9 @@ def read_rotary(text: JsonObject, head_dim: int) -> Rotary:
     kinds = {_kind(section) for section in sections}
     homes = [*sections, text]
     theta = _one_value(homes, "rope_theta", "a number above 0, the rotary base")
+    yarn = _yarn(sections, text, theta) if YARN in kinds else None
+    if not partial:
+        return Rotary(theta, head_dim, yarn)
     factor = _one_value(homes, "partial_rotary_factor", "the share of a head that is rotated, above 0 and at most 1", 1)
     dim = round(head_dim * factor)
     if dim < 2 or dim % 2 or abs(dim - head_dim * factor) > 1e-6:
@@ -35,7 +44,7 @@ def read_rotary(text: JsonObject, head_dim: int) -> Rotary:
         section = home.integers("mrope_section", default=None)
         if section is not None and (len(section) != 3 or sum(section) * 2 != dim):
             raise home.error("mrope_section", f"three numbers whose sum is half of the rotated part ({dim // 2})")
-    return Rotary(theta, dim, _yarn(sections, text, theta) if YARN in kinds else None)
+    return Rotary(theta, dim, yarn)
 
 
 def _kind(home: JsonObject) -> str:
@@ -46,7 +55,7 @@ def _kind(home: JsonObject) -> str:
         if kind not in (DEFAULT, YARN):
             raise home.error(key, f"{DEFAULT} or {YARN}", "Export a release without this kind of scaling.")
     if len(set(kinds)) > 1:
-        raise _disagreement(home.place("rope_type"), home.place("type"), *kinds)
+        raise disagreement(home.place("rope_type"), home.place("type"), *kinds)
     return str(kinds[0]) if kinds else DEFAULT
 
 
@@ -83,7 +92,7 @@ def _original_length(home: JsonObject, text: JsonObject) -> int:
     filled = [place for place in (home, text) if _ORIGINAL in place] or [home]
     values = [place.integer(_ORIGINAL) for place in filled]
     if values[0] != values[-1]:
-        raise _disagreement(home.place(_ORIGINAL), text.place(_ORIGINAL), *values)
+        raise disagreement(home.place(_ORIGINAL), text.place(_ORIGINAL), *values)
     longest = text.integer("max_position_embeddings")
     if values[0] > longest:
         raise filled[0].error(_ORIGINAL, f"a whole number from 1 up to {longest} (max_position_embeddings)")
@@ -106,7 +115,7 @@ def _same_in_both(sections: list[JsonObject]) -> None:
     for key in ("rope_type", *(key for key in (*first.data, *second.data) if key not in ("rope_type", "type"))):
         values = [_kind(home) if key == "rope_type" else home.data.get(key) for home in (first, second)]
         if values[0] != values[1]:
-            raise _disagreement(first.place(key), second.place(key), *values)
+            raise disagreement(first.place(key), second.place(key), *values)
 
 
 def _refuse_unknown(home: JsonObject) -> None:
@@ -124,15 +133,5 @@ def _one_value(homes: list[JsonObject], key: str, accepted: str, maximum: float 
     first, value = filled[0]
     for other, second in filled[1:]:
         if second != value:
-            raise _disagreement(first.place(key), other.place(key), f"{value:g}", f"{second:g}")
+            raise disagreement(first.place(key), other.place(key), f"{value:g}", f"{second:g}")
     return float(value)
-
-
-def _disagreement(first: str, second: str, value: object, other: object) -> ExportError:
-    return ExportError(
-        "Two places of the config disagree.",
-        where=f"{first} and {second}",
-        found=f"{'nothing' if value is None else value} and {'nothing' if other is None else other}",
-        accepted="one value",
-        fix="Remove the one that the model was not trained with.",
-    )

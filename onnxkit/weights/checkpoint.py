@@ -21,31 +21,32 @@ class Checkpoint:
         folder: The folder.
         config: ``config.json``.
         tensors: Every stored tensor by name.
+        option: The option that named the folder, for messages.
         claimed: Names that some part of the export has taken or has left out on purpose.
 
     Raises:
         ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, option: str = "-i") -> None:
+        self.folder, self.option = folder, option
         if not folder.is_dir():
             raise ExportError(
-                "The input is not a folder." if folder.exists() else "The input folder does not exist.",
+                "The input is not a folder." if folder.exists() else "The folder does not exist.",
                 where=folder,
                 found="something else" if folder.exists() else "nothing",
                 accepted="a checkpoint folder with config.json and safetensors files",
-                fix="Check the path that -i names.",
+                fix=f"Check the path that {option} names.",
             )
         if not (folder / "config.json").is_file():
             raise ExportError(
-                "The input folder holds no config.json.",
+                "The folder holds no config.json.",
                 where=folder,
                 found=listed(sorted(p.name for p in folder.iterdir())) or "an empty folder",
                 accepted="a checkpoint folder as the transformers library saves it",
-                fix="Point -i at the folder that holds config.json.",
+                fix=f"Point {option} at the folder that holds config.json.",
             )
-        self.config = JsonObject(load_json(folder / "config.json"), "config.json")
+        self.config = JsonObject(load_json(folder / "config.json"), str(folder / "config.json"))
         self.tensors = _read_tensors(folder)
         self.claimed: set[str] = set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -49,7 +49,8 @@ def plan_tensors(model: nn.Module, checkpoint: Checkpoint, stored_name: Callable
 
     Args:
         model: The root module, after its graph was built.
-        checkpoint: Where the weights are. What the export leaves out must be claimed before.
+        checkpoint: Where the weights are. What the export leaves out must be claimed before. What is shared with
+            another graph gets its tensor later, from that graph's files.
         stored_name: The checkpoint's name for a name in the graph.
 
     Raises:
@@ -82,7 +83,7 @@ def _find(checkpoint: Checkpoint, name: str, rows: Rows, parameter: Weight, prob
     if stored is None:
         problems.missing.append(name)
         return None
-    expected = (rows.size, *parameter.dims[1:])
+    expected = parameter.stored_shape or (rows.size, *parameter.dims[1:])
     if stored.shape != expected:
         problems.misshapen.append(f"{name}: {list(stored.shape)}, not {list(expected)}")
         return None
@@ -96,6 +97,8 @@ def _weight(parameter: Weight, stored: list[StoredTensor]) -> ir.TensorProtocol:
     name, dtype = str(parameter.name), parameter.dtype
     assert dtype is not None
     math = parameter.transform.math
+    if parameter.stored_shape:
+        stored = [replace(tensor, shape=parameter.dims) for tensor in stored]
     pieces = [(tensor, rows) for tensor, source in zip(stored, parameter.sources, strict=True) for rows in source.taken]
     if len(pieces) == 1 and math is None and DTYPES[stored[0].dtype] == dtype:
         return byte_range(*pieces[0], name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ class Weight(nn.Parameter):
         dtype: The element type in the graph; sources of another type are cast.
         sources: The rows that it is made of; None means the whole tensor of the same name.
         transform: What is done to every element.
+        stored_shape: The shape of the one stored tensor, where the graph reads its elements in another shape.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class Weight(nn.Parameter):
         dtype: ir.DataType,
         sources: Sequence[Rows] | None = None,
         transform: Transform = AS_IS,
+        stored_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__(shape, dtype=dtype, name=name)
         self.local_name = name
         self.dims = tuple(shape)
         self.sources = tuple(sources) if sources is not None else (Rows(name, shape[0]),)
         self.transform = transform
+        self.stored_shape = tuple(stored_shape) if stored_shape is not None else None
         if sum(rows.count for rows in self.sources) != shape[0]:
             raise ValueError(f"{name}: {self.sources} do not make up {shape[0]} rows")
 
@@ -104,3 +108,17 @@ class Table(nn.Parameter):
         super().__init__(shape, dtype=dtype, name=name)
         self.dims = tuple(shape)
         self.rows = rows
+
+
+class Shared(nn.Parameter):
+    """An initializer whose bytes stand in another graph's data file, where they are written.
+
+    Args:
+        name: Its name in both graphs, whole: the module that declares it must be the root.
+        shape: Its shape.
+        dtype: Its element type.
+    """
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> None:
+        super().__init__(shape, dtype=dtype, name=name)
+        self.byte_count = math.prod(shape) * int(dtype.itemsize)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from tqdm import tqdm
 
 from onnxkit.errors import ExportError
+from onnxkit.weights.parameters import Shared
 
 # Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
 INLINE_BYTES = 256
@@ -21,17 +22,36 @@ _WORKERS = min(4, os.cpu_count() or 1)
 
 
 def external_bytes(model: ir.Model) -> int:
-    """How many bytes of weights will be written beside the model file."""
+    """How many bytes of weights will be written beside the model file. What another file holds is not among them."""
     return sum(size for size in _sizes(model) if size > INLINE_BYTES)
 
 
-def save(model: ir.Model, path: Path, progress: Callable[[int], object] | None = None) -> None:
+def shared_parameters(model: ir.Model) -> list[Shared]:
+    """The initializers whose bytes another graph's data file holds."""
+    return [value for value in model.graph.initializers.values() if isinstance(value, Shared)]
+
+
+def stored_tensors(path: Path, names: Iterable[str]) -> dict[str, ir.ExternalTensor]:
+    """Where the data file of a saved model holds some of its initializers, by name. No weight is read."""
+    initializers = ir.load(path).graph.initializers
+    found = {}
+    for name in names:
+        tensor = initializers[name].const_value
+        assert isinstance(tensor, ir.ExternalTensor), f"{name} is not in a data file"
+        found[name] = tensor
+    return found
+
+
+def save(
+    model: ir.Model, path: Path, progress: Callable[[int], object] | None = None, kept: Collection[str] = ()
+) -> None:
     """Write ``path`` and, beside it, ``path`` + ``.data`` with the weights, each read when its turn comes.
 
     Args:
         model: The model, every initializer with its tensor.
         path: The model file.
         progress: Called with numbers of bytes as they are written.
+        kept: Initializers whose bytes another file of the folder holds. They are referred to, not written.
     """
     strip(model.graph)
     check_graph(model.graph)
@@ -45,14 +65,8 @@ def save(model: ir.Model, path: Path, progress: Callable[[int], object] | None =
         written = tensor.nbytes
 
     try:
-        ir.save(
-            model,
-            path,
-            external_data=f"{path.name}.data",
-            size_threshold_bytes=INLINE_BYTES,
-            callback=report,
-            max_workers=_WORKERS,
-        )
+        with _external(model, path, kept, report):
+            ir.save(model, path)
     except OSError as error:
         if error.errno is not None:
             raise
@@ -117,6 +131,31 @@ def check_graph(graph: ir.Graph) -> None:
     nodes = [n.name for n in graph]
     if len(set(nodes)) != len(nodes):
         raise RuntimeError("two nodes have one name")
+
+
+@contextmanager
+def _external(model: ir.Model, path: Path, kept: Collection[str], report: Callable[..., None]) -> Iterator[None]:
+    """Write the weights; within it, initializers say where they are. (``ir.save`` alone would write what is kept.)"""
+    own = {name: value for name, value in model.graph.initializers.items() if name not in kept}
+    tensors = {name: value.const_value for name, value in own.items() if value.const_value is not None}
+    large = [name for name, tensor in tensors.items() if tensor.nbytes > INLINE_BYTES]
+    small = [name for name, tensor in tensors.items() if tensor.nbytes <= INLINE_BYTES]
+    small = [name for name in small if isinstance(tensors[name], ir.ExternalTensor)]
+    read = ir.external_data.convert_tensors_from_external([tensors[name] for name in small])
+    written = ir.external_data.convert_tensors_to_external(
+        [tensors[name] for name in large],
+        path.parent,
+        f"{path.name}.data",
+        callback=report,
+        max_workers=_WORKERS,
+    )
+    for name, tensor in zip([*small, *large], [*read, *written], strict=True):
+        own[name].const_value = tensor
+    try:
+        yield
+    finally:
+        for name, original in tensors.items():
+            own[name].const_value = original
 
 
 def _sizes(model: ir.Model) -> Iterator[int]:
