@@ -1,1 +1,1 @@
-"""Block drafters: one module per family on a shared backbone. Empty until their export arrives."""
+"""Block drafters: models that propose a block of tokens at once from a target's hidden states."""

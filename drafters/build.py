@@ -1,0 +1,24 @@
+"""From a drafter's configuration to its graph."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnxscript import GraphBuilder
+
+from drafters.config import DFlash2, DrafterConfig, DSpark
+from drafters.dflash2 import DFlash2Drafter
+from drafters.drafter import BlockDrafter, DrafterOptions, declare_inputs
+from drafters.dspark import DSparkDrafter
+from onnxkit.layers.graph import IR_VERSION, empty_graph
+
+DRAFTERS: dict[type, type[DFlash2Drafter | DSparkDrafter]] = {DFlash2: DFlash2Drafter, DSpark: DSparkDrafter}
+
+
+def build_drafter(config: DrafterConfig, options: DrafterOptions) -> tuple[ir.Model, BlockDrafter]:
+    """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
+    graph = empty_graph(config.kind)
+    builder = GraphBuilder(graph)
+    inputs, caches = declare_inputs(builder, config, options)
+    module = DRAFTERS[type(config.variant)](config, options)
+    graph.outputs.extend(module(builder.op, inputs, caches))
+    return ir.Model(graph, ir_version=IR_VERSION), module

@@ -1,0 +1,117 @@
+"""A block drafter's configuration, normalised: one form, whoever trained it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onnxkit.layers.rotary import Rotary
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """How one layer attends.
+
+    Attributes:
+        window: How many positions a row sees to its left, itself included; None for all of them.
+        causal: Whether a row of the block sees the rows before it only. Otherwise it sees the whole block.
+    """
+
+    window: int | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class DFlash2:
+    """What a DFlash 2 drafter has beside the backbone: convolutions around each sub-layer, and a candidate selector.
+
+    Attributes:
+        conv_kernel_size: Taps of the convolution, the row itself included.
+        conv_group_size: Channels that share one set of predicted coefficients.
+        selector_rank: Width of the two codebooks.
+        output_multiplier: What the logits are multiplied by before pairs are scored; None for nothing.
+        final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
+    """
+
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    output_multiplier: float | None = None
+    final_logit_softcapping: float | None = None
+
+
+@dataclass(frozen=True)
+class DSpark:
+    """What a DSpark drafter has beside the backbone: a Markov head, and perhaps a confidence head.
+
+    Attributes:
+        markov_rank: Width of the Markov head's two tables.
+        gated: Whether the row's hidden state gates the previous token's embedding; otherwise the head is vanilla.
+        confidence_width: Width of the confidence head's input, None where there is no such head. No runtime uses it.
+    """
+
+    markov_rank: int
+    gated: bool
+    confidence_width: int | None = None
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """What shapes a drafter's graph. Sizes are counts; names follow the published ``config.json``.
+
+    Attributes:
+        layers: How each layer attends; their number is that of the layers.
+        target_layer_ids: The target's layers whose *outputs* are read, in the order in which they are put together.
+        block_size: Rows of a block: the anchor (the newest token) and masks.
+        mask_token_id: The token of the rows that are not the anchor; a row of the embedding, perhaps of no tokenizer.
+        top_k: Candidates per drafted position.
+        input_embedding_scale: What the block's embeddings are multiplied by; None for nothing.
+        variant: What only this kind has.
+        notes: What the user should know of how the configuration was read.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    vocab_size: int
+    max_position_embeddings: int | None
+    rotary: Rotary
+    layers: tuple[LayerAttention, ...]
+    target_layer_ids: tuple[int, ...]
+    block_size: int
+    mask_token_id: int
+    top_k: int
+    input_embedding_scale: float | None
+    variant: DFlash2 | DSpark
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The runtime's name of the kind: ``dflash2`` or ``dspark``."""
+        return type(self.variant).__name__.lower()
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Tokens drafted per block. A DFlash 2 block's anchor row predicts nothing; a DSpark block's does, too."""
+        return self.block_size - 1 if isinstance(self.variant, DFlash2) else self.block_size
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The target's taps: the stream that enters a layer is the output of the layer before it."""
+        return tuple(layer + 1 for layer in self.target_layer_ids)
+
+    @property
+    def window(self) -> int | None:
+        """The widest window of all layers; None where one of them sees everything."""
+        widest = 0
+        for layer in self.layers:
+            if layer.window is None:
+                return None
+            widest = max(widest, layer.window)
+        return widest
+
+    def shortened(self, drafts: int) -> DrafterConfig:
+        """The same drafter with a block of so many drafts."""
+        return replace(self, block_size=self.block_size - self.num_draft_tokens + drafts)
