@@ -10,7 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from builder.options import OPTIONS, PRECISIONS, BuildOptions, parse_extra_options
+from builder.option_table import OPTIONS, parse_extra_options
+from builder.options import PRECISIONS, BuildOptions
 from onnxkit import __version__
 from onnxkit.errors import ExportError, did_you_mean
 

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
+from builder.drafter import Drafter, plan_drafter, settle
+from builder.drafter import notes as drafter_notes
+from builder.drafter import read as read_drafter
+from builder.drafter_cost import DrafterCost, target_token_bytes
 from builder.hub import fetch
-from builder.options import OPTIONS, BuildOptions
+from builder.option_table import OPTIONS
+from builder.options import BuildOptions
 from builder.output import LAST, MANIFEST, OutputFolder, mendable
 from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.dense import build_dense
-from builder.qwen35.names import StoredNames, find_names
+from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
 from builder.qwen35.packed import build_packed
-from builder.runtime_config import check_names, stop_ids, target_genai_config
+from builder.runtime_config import (
+    check_names,
+    drafter_section,
+    search_notes,
+    shared_initializers,
+    stop_ids,
+    target_genai_config,
+)
+from builder.sizes import readable
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
+from drafters.drafter import DrafterOptions
 from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError
@@ -27,7 +41,7 @@ from onnxkit.layers.basic import Style
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.safetensors_file import DTYPES
-from onnxkit.weights.save import external_bytes, progress_bar, save
+from onnxkit.weights.save import external_bytes, progress_bar, save, shared_parameters, stored_tensors
 
 MODEL_FILE = "model.onnx"
 
@@ -43,18 +57,20 @@ _GRAPH_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Report:
-    """What an export did: the folder, its files with their sizes in bytes, the seconds it took, and notes."""
+    """What an export did: the folder, its files with their sizes in bytes, the seconds it took, notes, the drafter."""
 
     folder: Path
     files: dict[str, int]
     seconds: float
     notes: tuple[str, ...]
+    drafter: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         width = max(map(len, self.files))
         lines = [f"Exported to {self.folder} in {self.seconds:.1f} s:"]
         lines += [f"  {name:<{width}}  {readable(size):>10}" for name, size in self.files.items()]
         lines += [f"  {'in all':<{width}}  {readable(sum(self.files.values())):>10}"]
+        lines += self.drafter
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -63,10 +79,24 @@ class Report:
 class _Plan:
     """A build that has passed every check: nothing is written yet, and no weight read."""
 
+    options: BuildOptions
     model: ir.Model
     config: GenaiConfig
     tokenizer: TokenizerFiles
     notes: tuple[str, ...]
+    drafter: DrafterPlan | None = None
+
+    def weights(self) -> int:
+        """Bytes of weights that will be written."""
+        return external_bytes(self.model) + (external_bytes(self.drafter.model) if self.drafter else 0)
+
+
+@dataclass(frozen=True)
+class DrafterPlan:
+    """A drafter's part of a build."""
+
+    model: ir.Model
+    cost: DrafterCost
 
 
 def export(options: BuildOptions) -> Report:
@@ -77,18 +107,31 @@ def export(options: BuildOptions) -> Report:
     """
     start = time.monotonic()
     folder = _checkpoint_folder(options)
-    output = OutputFolder(options.output, [folder])
+    output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
     plan = _plan(options, folder)
-    weights = external_bytes(plan.model)
+    weights = plan.weights()
     output.check_room(weights + plan.tokenizer.size() + _GRAPH_BYTES)
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
             save(plan.model, staging / MODEL_FILE, progress)
-        (staging / LAST).write_text(plan.config.to_json(), encoding="utf-8")
+            config = _save_drafter(plan, staging, progress) if plan.drafter else plan.config
+        (staging / LAST).write_text(config.to_json(), encoding="utf-8")
         plan.tokenizer.write(staging)
-        files = _write_manifest(staging, options, plan)
+        files = _write_manifest(staging, plan)
         output.commit()
-    return Report(options.output, files, time.monotonic() - start, plan.notes)
+    lines = tuple(plan.drafter.cost.lines()) if plan.drafter else ()
+    return Report(options.output, files, time.monotonic() - start, plan.notes, lines)
+
+
+def _save_drafter(plan: _Plan, staging: Path, progress: Callable[[int], object]) -> GenaiConfig:
+    """Write the drafter beside the target, whose data file it refers to; gives the configuration that says so."""
+    assert plan.drafter is not None and plan.config.model.drafter is not None
+    graph = plan.drafter.model.graph
+    shared = stored_tensors(staging / MODEL_FILE, [str(value.name) for value in shared_parameters(plan.drafter.model)])
+    for name, tensor in shared.items():
+        graph.initializers[name].const_value = tensor
+    save(plan.drafter.model, staging / plan.config.model.drafter.filename, progress, kept=shared)
+    return plan.config.sharing(shared_initializers(shared.values()))
 
 
 def _checkpoint_folder(options: BuildOptions) -> Path:
@@ -103,31 +146,67 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
     checkpoint = Checkpoint(folder)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
-    target = _target_options(options, config, names)
+    context_length = _context_length(options, config)
+    drafter = read_drafter(options, config) if options.drafter else None
+    page_size = _page_size(options, config, drafter)
+    if drafter:
+        options = settle(options, drafter, context_length, page_size)
+    target = _target_options(options, config, names, context_length, page_size)
     model, module = (build_packed if options.use_paged_attention else build_dense)(config, target)
     plan_tensors(module, checkpoint, names)
     generation = generation_config(checkpoint)
-    genai = target_genai_config(config, options, target, generation, MODEL_FILE)
-    check_names(genai, model.graph)
+    section = drafter_section(drafter, options, context_length) if drafter else None
+    genai = target_genai_config(config, options, target, generation, MODEL_FILE, section)
+    check_names(genai.model.decoder, model.graph)
     tokenizer = plan_tokenizer(checkpoint)
     notes = [
         *names.notes,
         *_dtype_note(checkpoint, names),
         *tokenizer.notes,
         *stop_notes(checkpoint, stop_ids(config, generation)),
+        *(search_notes(generation) if drafter else ()),
     ]
-    return _Plan(model, genai, tokenizer, tuple(notes))
+    plan = _Plan(options, model, genai, tokenizer, tuple(notes))
+    return _with_drafter(plan, drafter, target, config) if drafter else plan
 
 
-def _target_options(options: BuildOptions, config: TargetConfig, names: StoredNames) -> TargetOptions:
+def _with_drafter(plan: _Plan, drafter: Drafter, target: TargetOptions, config: TargetConfig) -> _Plan:
+    """The same build with the drafter's graph."""
+    options = plan.options
+    graph_options = DrafterOptions(
+        dtype=target.style.dtype,
+        context_length=target.context_length,
+        page_size=target.page_size,
+        embedding=EMBEDDING,
+        head=EMBEDDING if target.tied else HEAD,
+    )
+    model = plan_drafter(drafter, graph_options)
+    assert plan.config.model.drafter is not None and options.max_batch_size is not None
+    check_names(plan.config.model.drafter, model.graph)
+    cost = DrafterCost(
+        drafter,
+        own=external_bytes(model),
+        shared=sum(shared.byte_count for shared in shared_parameters(model)),
+        target_token=target_token_bytes(config),
+        page_size=target.page_size,
+        pages=drafter.ring_pages(target.context_length, target.page_size),
+        requests=options.max_batch_size,
+    )
+    notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
+    return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(target.context_length)))
+
+
+def _target_options(
+    options: BuildOptions, config: TargetConfig, names: StoredNames, context_length: int, page_size: int
+) -> TargetOptions:
     return TargetOptions(
-        context_length=_context_length(options, config),
+        context_length=context_length,
         prune_lm_head=options.prune_lm_head,
         include_hidden_states=options.include_hidden_states,
         tied=names.tied,
         style=Style(DTYPE_OF[options.precision]),
         taps=_taps(options, config),
-        page_size=_page_size(options, config),
+        page_size=page_size,
         capacity=options.state_update_capacity or 0,
     )
 
@@ -146,16 +225,18 @@ def _taps(options: BuildOptions, config: TargetConfig) -> tuple[int, ...]:
     return taps
 
 
-def _page_size(options: BuildOptions, config: TargetConfig) -> int:
-    """Tokens in a page. The attention kernel reads whole tiles, whose size goes by the head's width."""
-    tile = next((tile for width, tile in _TILES if config.head_dim <= width), _SMALLEST_TILE)
+def _page_size(options: BuildOptions, config: TargetConfig, drafter: Drafter | None) -> int:
+    """Tokens in a page, which both graphs share. The kernel reads whole tiles, whose size goes by the head's width."""
+    widths = [config.head_dim, *([drafter.config.head_dim] if drafter else [])]
+    tile = max(next((tile for most, tile in _TILES if width <= most), _SMALLEST_TILE) for width in widths)
     size = options.paged_block_size or DEFAULT_PAGE
     if size % tile:
+        heads = " and ".join(f"{width}" for width in widths)
         raise ExportError(
             "The page is smaller than the attention kernel's tile.",
             where=f"--extra_options paged_block_size={size}",
             found=size,
-            accepted=f"a power of two from {tile} (heads here are {config.head_dim} wide)",
+            accepted=f"a power of two from {tile} (heads here are {heads} wide)",
             fix="Ask for larger pages, or leave the option out.",
         )
     return size
@@ -187,9 +268,10 @@ def _dtype_note(checkpoint: Checkpoint, names: StoredNames) -> Sequence[str]:
     return (f"weights: config.json says {declared}, the tensors are {DTYPES[stored].name.lower()}; the tensors count",)
 
 
-def _write_manifest(staging: Path, options: BuildOptions, plan: _Plan) -> dict[str, int]:
+def _write_manifest(staging: Path, plan: _Plan) -> dict[str, int]:
     """Write the list of the folder's files, by which a later export knows that it may replace them."""
     files = {path.name: path.stat().st_size for path in sorted(staging.iterdir())}
+    options = plan.options
     manifest = {
         "tool": "draftsmith",
         "version": __version__,
@@ -207,12 +289,5 @@ def _write_manifest(staging: Path, options: BuildOptions, plan: _Plan) -> dict[s
 def _given(options: BuildOptions) -> dict[str, object]:
     """The options that hold, those that are left to others aside."""
     values = {option.name: getattr(options, option.name) for option in OPTIONS}
-    return {name: value for name, value in values.items() if value not in (None, ())}
-
-
-def readable(size: int) -> str:
-    """A number of bytes for people, in decimal units."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{size} B"
+    given = {name: value for name, value in values.items() if value not in (None, ())}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}

@@ -1,12 +1,12 @@
-"""What a user may ask for, as one table: read from the command line, checked before anything else happens."""
+"""A whole request, checked before anything else happens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from builder.option_table import DRAFTER_OPTIONS, DRAFTER_PATHS, PACKED_OPTIONS
 from onnxkit.errors import ExportError, did_you_mean
 
 # Execution providers, and the precisions that their kernels have for these graphs.
@@ -15,163 +15,8 @@ _ALL_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True)
-class Option:
-    """One ``--extra_options`` key.
-
-    Attributes:
-        name: The key.
-        parse: Turns the text into a value; raises ValueError where it is none.
-        accepted: What is accepted, in words.
-        default: What holds when the option is not given, in words.
-        help: One line of meaning.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    accepted: str
-    default: str
-    help: str
-
-
-def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text) if text.isascii() else None
-        if value is None or value < minimum or (maximum is not None and value > maximum):
-            raise ValueError(text)
-        return value
-
-    return parse
-
-
-def _flag(text: str) -> bool:
-    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    if value is None:
-        raise ValueError(text)
-    return value
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise ValueError(text)
-    return value
-
-
-def _page(text: str) -> int:
-    value = _whole(16)(text)
-    if value & (value - 1):
-        raise ValueError(text)
-    return value
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    layers = tuple(_whole(1)(part.strip()) for part in text.split(","))
-    if len(set(layers)) != len(layers):
-        raise ValueError(text)
-    return layers
-
-
-OPTIONS = (
-    Option(
-        "context_length",
-        _whole(1),
-        "a whole number from 1 to the longest context of the checkpoint",
-        "the checkpoint's longest (max_position_embeddings, or what YaRN stretches it to)",
-        "tokens that a sequence may have; sizes the rotary tables and search.max_length",
-    ),
-    Option(
-        "include_hidden_states",
-        _flag,
-        "true or false",
-        "false",
-        "a further output hidden_states: the final norm's output for every token",
-    ),
-    Option(
-        "prune_lm_head",
-        _flag,
-        "true or false",
-        "true",
-        "logits of the last token only (dense), or of the tokens that the Engine asks for (packed)",
-    ),
-    Option(
-        "aux_hidden_state_layers",
-        _layers,
-        "layer numbers from 1 to the number of layers, each once, separated by commas",
-        "none",
-        "a further output aux_hidden_states: the residual stream entering these layers, side by side",
-    ),
-    Option(
-        "use_paged_attention",
-        _flag,
-        "true or false",
-        "false",
-        "the packed layout, for the Engine; -p bf16 or fp16 and -e cuda only",
-    ),
-    Option(
-        "paged_block_size",
-        _page,
-        "a power of two from 16, a multiple of the kernel's tile (256 for heads up to 64 wide, 128 up to 128, else 64)",
-        "256",
-        "packed: tokens in a page of the cache",
-    ),
-    Option(
-        "state_update_capacity",
-        _whole(0, 8),
-        "a whole number from 0 to 8",
-        "0",
-        "packed: drafts per step that the linear layers can take back; 0 means no drafts",
-    ),
-    Option(
-        "max_draft_tokens",
-        _whole(1, 7),
-        "a whole number from 1 to 7, at most state_update_capacity",
-        "left to the runtime",
-        "packed: drafts per step; the Engine takes no more than 7",
-    ),
-    Option(
-        "max_batch_size",
-        _whole(1, 256),
-        "a whole number from 1 to 256",
-        "16",
-        "packed: requests that run at once",
-    ),
-    Option(
-        "max_scheduled_tokens",
-        _whole(1),
-        "a whole number from 1",
-        "left to the runtime",
-        "packed: tokens of all requests in one step",
-    ),
-    Option(
-        "num_blocks",
-        _whole(1),
-        "a whole number from 1; not together with gpu_utilization_factor",
-        "left to the runtime",
-        "packed: pages of the cache",
-    ),
-    Option(
-        "gpu_utilization_factor",
-        _fraction,
-        "a number above 0 and at most 1; not together with num_blocks",
-        "0.6, unless num_blocks is given",
-        "packed: share of the GPU's memory from which the number of pages follows",
-    ),
-    Option(
-        "paged_chunk_size",
-        _whole(1),
-        "a whole number from 1",
-        "left to the runtime",
-        "packed: tokens of a prompt in one step (search.chunk_size)",
-    ),
-)
-
-# Options that mean nothing in the dense layout.
-_PACKED_ONLY = tuple(option.name for option in OPTIONS if option.help.startswith("packed: "))
-
-
-@dataclass(frozen=True)
 class BuildOptions:
-    """A whole request. The fields from ``context_length`` on are those of :data:`OPTIONS`; None means left to others.
+    """A whole request. The fields from ``context_length`` on are those of the table; None means left to others.
 
     Attributes:
         output: The folder to write.
@@ -192,7 +37,7 @@ class BuildOptions:
     include_hidden_states: bool = False
     prune_lm_head: bool = True
     aux_hidden_state_layers: tuple[int, ...] = ()
-    use_paged_attention: bool = False
+    use_paged_attention: bool | None = None
     paged_block_size: int | None = None
     state_update_capacity: int | None = None
     max_draft_tokens: int | None = None
@@ -201,6 +46,22 @@ class BuildOptions:
     num_blocks: int | None = None
     gpu_utilization_factor: float | None = None
     paged_chunk_size: int | None = None
+    drafter_path: Path | None = None
+    dflash2_path: Path | None = None
+    dspark_path: Path | None = None
+    dflash2_num_draft_tokens: int | None = None
+    dspark_num_draft_tokens: int | None = None
+    dspark_top_k: int | None = None
+
+    @property
+    def drafter(self) -> Path | None:
+        """The drafter's folder."""
+        return self.drafter_path or self.dflash2_path or self.dspark_path
+
+    @property
+    def drafter_option(self) -> str:
+        """The option that names the drafter's folder, for messages."""
+        return next((name for name in DRAFTER_PATHS if getattr(self, name) is not None), DRAFTER_PATHS[0])
 
     def __post_init__(self) -> None:
         if (self.input is None) == (self.model is None):
@@ -221,9 +82,10 @@ class BuildOptions:
                 accepted="; ".join(f"-e {p} with -p {' or '.join(PRECISIONS[p])}" for p in PRECISIONS),
                 fix="Choose one of these pairs.",
             )
-        if self.use_paged_attention:
+        self._check_drafter()
+        if self.use_paged_attention or self.drafter:
             self._check_packed()
-        elif given := [name for name in _PACKED_ONLY if getattr(self, name) is not None]:
+        elif given := [name for name in PACKED_OPTIONS if getattr(self, name) is not None]:
             raise ExportError(
                 "Options of the packed layout are given without it.",
                 where=f"--extra_options {given[0]}",
@@ -232,14 +94,43 @@ class BuildOptions:
                 fix="Add use_paged_attention=true, or leave them out.",
             )
 
+    def _check_drafter(self) -> None:
+        paths = [name for name in DRAFTER_PATHS if getattr(self, name) is not None]
+        if len(paths) > 1:
+            raise ExportError(
+                "More than one drafter is named.",
+                where=f"--extra_options {' and '.join(paths)}",
+                found=" ".join(f"{name}={getattr(self, name)}" for name in paths),
+                accepted="one drafter beside a target",
+                fix="Leave all but one out.",
+            )
+        if paths and self.use_paged_attention is False:
+            raise ExportError(
+                "A drafter needs the packed layout.",
+                where="--extra_options use_paged_attention",
+                found=f"use_paged_attention=false with {paths[0]}",
+                accepted="true, or nothing: a drafter implies it",
+                fix="Leave use_paged_attention out, or the drafter.",
+            )
+        other = [name for name in DRAFTER_OPTIONS if paths and _other_kind(name, paths[0])]
+        given = [name for name in (other if paths else DRAFTER_OPTIONS) if getattr(self, name) is not None]
+        if given:
+            raise ExportError(
+                "Options of a drafter are given without it.",
+                where=f"--extra_options {given[0]}",
+                found=", ".join(given) + (f" with {paths[0]}" if paths else " without a drafter"),
+                accepted="dflash2_* with a DFlash 2 drafter, dspark_* with a DSpark drafter",
+                fix=f"Add {given[0].split('_')[0]}_path=FOLDER, or leave {', '.join(given)} out.",
+            )
+
     def _check_packed(self) -> None:
         if self.precision == "fp32" or self.provider == "cpu":
             raise ExportError(
                 "The packed layout does not run in this precision or on this provider.",
-                where="--extra_options use_paged_attention=true",
+                where=f"--extra_options {self.drafter_option if self.drafter else 'use_paged_attention=true'}",
                 found=f"-p {self.precision} -e {self.provider}",
                 accepted="-p bf16 or fp16 with -e cuda",
-                fix="Choose one of these, or export the dense layout (leave use_paged_attention out).",
+                fix="Choose one of these, or export the dense layout, without use_paged_attention and drafter.",
             )
         if self.num_blocks is not None and self.gpu_utilization_factor is not None:
             raise ExportError(
@@ -250,7 +141,7 @@ class BuildOptions:
                 fix="Leave one out: num_blocks is exact, gpu_utilization_factor goes by the GPU's memory.",
             )
         drafts, capacity = self.max_draft_tokens or 0, self.state_update_capacity or 0
-        if drafts > capacity:
+        if drafts > capacity and not (self.drafter and self.state_update_capacity is None):
             raise ExportError(
                 "More drafts are asked for than the linear layers could take back.",
                 where="--extra_options max_draft_tokens and state_update_capacity",
@@ -260,54 +151,9 @@ class BuildOptions:
             )
 
 
-def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """The values of ``key=value`` texts by key.
-
-    Raises:
-        ExportError: A text has no ``=``, a key is unknown or given twice, or a value is not acceptable.
-    """
-    known = {option.name: option for option in OPTIONS}
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, text = (part.strip() for part in pair.partition("="))
-        where = f"--extra_options {pair}"
-        if not separator:
-            raise ExportError(
-                "An option has no value.",
-                where=where,
-                found=repr(pair),
-                accepted="key=value",
-                fix=f"Write {name}=VALUE."
-                if name in known
-                else did_you_mean(name, list(known)) or "Add = and a value.",
-            )
-        if name not in known:
-            raise ExportError(
-                "An option is not known.",
-                where=where,
-                found=repr(name),
-                accepted=", ".join(known),
-                fix=did_you_mean(name, list(known)) or "Remove it; --help lists every option.",
-            )
-        if name in values:
-            raise ExportError(
-                "An option is given twice.",
-                where=where,
-                found=f"{name} once more",
-                accepted="each option once",
-                fix="Remove one of the two.",
-            )
-        try:
-            values[name] = known[name].parse(text)
-        except ValueError as error:
-            raise ExportError(
-                "An option's value is not acceptable.",
-                where=where,
-                found=repr(text),
-                accepted=known[name].accepted,
-                fix=f"Correct the value, or leave the option out for the default: {known[name].default}.",
-            ) from error
-    return values
+def _other_kind(option: str, path: str) -> bool:
+    """Whether an option is of another kind of drafter than the one that the path's option takes."""
+    return path != DRAFTER_PATHS[0] and option.split("_")[0] != path.split("_")[0]
 
 
 def _one_of(flag: str, value: str, accepted: Sequence[str]) -> None:

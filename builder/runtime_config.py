@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 
+from builder.drafter import MAX_BATCH_SIZE, Drafter
 from builder.options import BuildOptions
 from builder.qwen35 import borders
 from builder.qwen35.borders import PAST, PRESENT, TargetOptions
 from builder.qwen35.config import FULL, LINEAR, TargetConfig
+from drafters import drafter as ports
 from genai_config.sections import (
+    BlockDrafter,
     Decoder,
     DecoderInputs,
     DecoderOutputs,
+    DrafterInputs,
+    DrafterOutputs,
     DynamicBatching,
     Engine,
     GenaiConfig,
     Model,
     Search,
     SessionOptions,
+    SharedInitializer,
     Speculative,
     StateGroup,
     StateUpdate,
+    graph_names,
 )
 from onnxkit.json_object import JsonObject
 
@@ -37,15 +45,20 @@ _PROVIDERS: dict[str, tuple[dict[str, dict[str, str]], ...]] = {
     "cuda": ({"cuda": {"enable_cuda_graph": "0"}},),
 }
 
-# Defaults of the Engine's options.
-MAX_BATCH_SIZE, GPU_UTILIZATION = 16, 0.6
+# The Engine's share of the GPU's memory where nothing else is asked for.
+GPU_UTILIZATION = 0.6
 
 
 def target_genai_config(
-    config: TargetConfig, options: BuildOptions, target: TargetOptions, generation: JsonObject, filename: str
+    config: TargetConfig,
+    options: BuildOptions,
+    target: TargetOptions,
+    generation: JsonObject,
+    filename: str,
+    drafter: BlockDrafter | None = None,
 ) -> GenaiConfig:
-    """The configuration of an export of a target alone."""
-    packed = options.use_paged_attention
+    """The configuration of an export of a target, with or without a drafter beside it."""
+    packed = bool(options.use_paged_attention)
     decoder = Decoder(
         filename=filename,
         head_size=config.head_dim,
@@ -59,6 +72,7 @@ def target_genai_config(
         state_groups=tuple(_state_groups(config, target.capacity)) if packed else None,
         state_update_capacity=target.capacity or None,
     )
+    kind = {} if drafter is None else {drafter.filename.removesuffix(".onnx"): drafter}
     model = Model(
         type=MODEL_TYPE,
         vocab_size=config.vocab_size,
@@ -67,6 +81,7 @@ def target_genai_config(
         bos_token_id=_first(generation.token_ids("bos_token_id"), config.bos_token_id),
         eos_token_id=stop_ids(config, generation) or None,
         pad_token_id=_first(generation.token_ids("pad_token_id"), config.pad_token_id),
+        **kind,
     )
     return GenaiConfig(
         model,
@@ -76,8 +91,60 @@ def target_genai_config(
     )
 
 
+def drafter_section(drafter: Drafter, options: BuildOptions, context_length: int) -> BlockDrafter:
+    """The section of a block drafter."""
+    config = drafter.config
+    return BlockDrafter(
+        filename=f"{config.kind}.onnx",
+        num_hidden_layers=len(config.layers),
+        num_key_value_heads=config.num_key_value_heads,
+        head_size=config.head_dim,
+        block_size=config.block_size,
+        num_draft_tokens=config.num_draft_tokens,
+        selector_top_k=config.top_k,
+        mask_token_id=config.mask_token_id,
+        sliding_window=drafter.window(context_length),
+        main_aux_hidden_states=borders.AUX_HIDDEN_STATES,
+        aux_hidden_state_layers=config.taps,
+        inputs=DrafterInputs(
+            aux_hidden_states=ports.AUX_HIDDEN_STATES,
+            input_ids=ports.INPUT_IDS,
+            qkv_row_map=ports.QKV_ROW_MAP,
+            block_row_index=ports.BLOCK_ROW_INDEX,
+            cumulative_sequence_lengths=ports.CUMULATIVE,
+            past_sequence_lengths=ports.PAST_LENGTHS,
+            block_table=ports.BLOCK_TABLE,
+            attention_metadata=ports.METADATA,
+            past_key_names=ports.PAST["key"],
+            past_value_names=ports.PAST["value"],
+        ),
+        outputs=DrafterOutputs(
+            candidate_ids=ports.CANDIDATE_IDS,
+            scores=ports.SCORES,
+            present_key_names=ports.PRESENT["key"],
+            present_value_names=ports.PRESENT["value"],
+        ),
+        session_options=SessionOptions(provider_options=_PROVIDERS[options.provider]),
+    )
+
+
+def shared_initializers(tensors: Iterable[ir.ExternalTensor]) -> tuple[SharedInitializer, ...]:
+    """The entries of tensors that decoder and drafter read, from where a data file holds them."""
+    return tuple(
+        SharedInitializer(
+            name=str(tensor.name),
+            data_file=str(tensor.location),
+            offset=str(tensor.offset or 0),
+            length=str(tensor.nbytes),
+            data_type=int(tensor.dtype),
+            shape=tuple(int(size) for size in tensor.shape.numpy()),
+        )
+        for tensor in tensors
+    )
+
+
 def _inputs(options: BuildOptions, target: TargetOptions) -> DecoderInputs:
-    packed, captures = options.use_paged_attention, target.capacity > 0
+    packed, captures = bool(options.use_paged_attention), target.capacity > 0
     return DecoderInputs(
         input_ids=borders.INPUT_IDS,
         attention_mask=None if packed else borders.ATTENTION_MASK,
@@ -139,13 +206,13 @@ def stop_ids(config: TargetConfig, generation: JsonObject) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*generation.token_ids("eos_token_id"), *config.eos_token_ids)))
 
 
-def check_names(config: GenaiConfig, graph: ir.Graph) -> None:
-    """See that config and graph name the same inputs and outputs. A difference is a bug of this program.
+def check_names(section: Decoder | BlockDrafter, graph: ir.Graph) -> None:
+    """See that a section of the config and its graph name the same inputs and outputs. A difference is a bug here.
 
     Raises:
         RuntimeError: A name of the graph is not in the config, or one of the config matches nothing in the graph.
     """
-    for declared, values in zip(config.graph_names(), (graph.inputs, graph.outputs), strict=True):
+    for declared, values in zip(graph_names(section), (graph.inputs, graph.outputs), strict=True):
         names = {str(value.name) for value in values}
         patterns = {name: re.compile(re.escape(name).replace("%d", r"\d+")) for name in declared}
         unused = [name for name, pattern in patterns.items() if not any(pattern.fullmatch(n) for n in names)]
@@ -161,16 +228,29 @@ def _search(options: BuildOptions, context_length: int, generation: JsonObject) 
     dear, one buffer of the full length is used, as users of that runtime know it: they set max_length.
     """
     top_k: Any = generation.integer("top_k", minimum=0, default=None)
-    return Search(
+    search = Search(
         max_length=context_length,
         past_present_share_buffer=options.provider == "cuda",
+        chunk_size=options.paged_chunk_size,
+    )
+    if options.drafter:  # drafts are checked against the likeliest token; a repetition penalty turns them off
+        return replace(search, do_sample=False)
+    return replace(
+        search,
         do_sample=generation.boolean("do_sample", default=None),
         temperature=generation.number("temperature", above=-1e-9, default=None),
         top_k=top_k,
         top_p=generation.number("top_p", maximum=1.0, default=None),
         repetition_penalty=generation.number("repetition_penalty", default=None),
-        chunk_size=options.paged_chunk_size,
     )
+
+
+def search_notes(generation: JsonObject) -> list[str]:
+    """A note where generation_config.json asks for what a drafter's export leaves out."""
+    asked = [key for key in ("temperature", "top_k", "top_p", "repetition_penalty") if key in generation]
+    if not generation.boolean("do_sample", default=False) and "repetition_penalty" not in asked:
+        return []
+    return [f"search: greedy by default, for the drafts' sake; {', '.join(asked) or 'do_sample'} is left to the caller"]
 
 
 def _first(ids: tuple[int, ...], other: int | None) -> int | None:

@@ -68,6 +68,27 @@ class StateGroup:
 
 
 @dataclass(frozen=True)
+class SharedInitializer:
+    """A tensor that two graphs read, and where its bytes are; the runtime puts it on the device once.
+
+    Attributes:
+        name: Its name in both graphs.
+        data_file: The file, beside the configuration.
+        offset: Where it begins, in bytes; a string, as the runtime wants it.
+        length: How many bytes; a string, too.
+        data_type: ONNX's number of the element type.
+        shape: Its shape.
+    """
+
+    name: str
+    data_file: str
+    offset: str
+    length: str
+    data_type: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Decoder:
     """The decoder graph and its geometry."""
 
@@ -82,6 +103,58 @@ class Decoder:
     session_options: SessionOptions = field(default_factory=SessionOptions)
     state_groups: tuple[StateGroup, ...] | None = None
     state_update_capacity: int | None = None
+    shared_initializers: tuple[SharedInitializer, ...] | None = None
+
+
+@dataclass(frozen=True)
+class DrafterInputs:
+    """Names of a block drafter's inputs; ``%d`` stands for the layer."""
+
+    aux_hidden_states: str
+    input_ids: str
+    qkv_row_map: str
+    block_row_index: str
+    cumulative_sequence_lengths: str
+    past_sequence_lengths: str
+    block_table: str
+    attention_metadata: str
+    past_key_names: str
+    past_value_names: str
+
+
+@dataclass(frozen=True)
+class DrafterOutputs:
+    """Names of a block drafter's outputs; ``%d`` stands for the layer."""
+
+    candidate_ids: str
+    scores: str
+    present_key_names: str
+    present_value_names: str
+
+
+@dataclass(frozen=True)
+class BlockDrafter:
+    """A block drafter's graph and its geometry.
+
+    ``sliding_window`` is -1 for none, which the runtime takes of a DSpark drafter only. ``main_aux_hidden_states`` is
+    the decoder's output that is fed to the drafter; ``aux_hidden_state_layers`` are its taps, for people to read.
+    """
+
+    filename: str
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_size: int
+    block_size: int
+    num_draft_tokens: int
+    selector_top_k: int
+    mask_token_id: int
+    sliding_window: int
+    main_aux_hidden_states: str
+    aux_hidden_state_layers: tuple[int, ...]
+    inputs: DrafterInputs
+    outputs: DrafterOutputs
+    session_options: SessionOptions
+    shared_initializers: tuple[SharedInitializer, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +168,13 @@ class Model:
     bos_token_id: int | None = None
     eos_token_id: tuple[int, ...] | None = None
     pad_token_id: int | None = None
+    dflash2: BlockDrafter | None = None
+    dspark: BlockDrafter | None = None
+
+    @property
+    def drafter(self) -> BlockDrafter | None:
+        """The block drafter, of which there is one at the most."""
+        return self.dflash2 or self.dspark
 
 
 @dataclass(frozen=True)
@@ -149,14 +229,28 @@ class GenaiConfig:
         """The file's text."""
         return json.dumps(_without_none(dataclasses.asdict(self)), indent=4) + "\n"
 
-    def graph_names(self) -> tuple[set[str], set[str]]:
-        """The names of graph inputs and of graph outputs that the decoder section declares, ``%d`` not filled in."""
-        decoder = self.model.decoder
-        inputs, outputs = (
-            {value for value in dataclasses.asdict(part).values() if value is not None}
-            for part in (decoder.inputs, decoder.outputs)
+    def sharing(self, tensors: tuple[SharedInitializer, ...]) -> GenaiConfig:
+        """The same configuration with tensors that decoder and drafter share."""
+
+        def share(drafter: BlockDrafter | None) -> BlockDrafter | None:
+            return dataclasses.replace(drafter, shared_initializers=tensors) if drafter else None
+
+        model = dataclasses.replace(
+            self.model,
+            decoder=dataclasses.replace(self.model.decoder, shared_initializers=tensors),
+            dflash2=share(self.model.dflash2),
+            dspark=share(self.model.dspark),
         )
-        return inputs, outputs
+        return dataclasses.replace(self, model=model)
+
+
+def graph_names(section: Decoder | BlockDrafter) -> tuple[set[str], set[str]]:
+    """The names of graph inputs and of graph outputs that a section declares, ``%d`` not filled in."""
+    inputs, outputs = (
+        {value for value in dataclasses.asdict(part).values() if value is not None}
+        for part in (section.inputs, section.outputs)
+    )
+    return inputs, outputs
 
 
 def _without_none(value: Any) -> Any:

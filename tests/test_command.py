@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.options import OPTIONS
+from builder.option_table import OPTIONS
 from tests.checkpoints import TINY
 
 REPOSITORY = Path(__file__).parent.parent

@@ -9,6 +9,9 @@ from onnxkit.errors import ExportError, listed
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.safetensors_file import StoredTensor
 
+# The graph's names of the two tables that a drafter shares.
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
 # Where releases keep the text model. The graph's own names start with "model.", as those of a text-only checkpoint.
 PREFIXES = ("model.language_model.", "model.", "language_model.model.", "")
 
@@ -41,7 +44,7 @@ class StoredNames:
         """The stored name of a name in the graph."""
         if name.startswith("model."):
             return self.prefix + name.removeprefix("model.")
-        return self.head if name == "lm_head.weight" else name
+        return self.head if name == HEAD else name
 
 
 def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:

@@ -1,0 +1,220 @@
+"""The drafter of a build: read, checked against its target, and what follows from it for the target's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from builder.option_table import DRAFTER_OPTIONS
+from builder.options import BuildOptions
+from builder.qwen35.config import TargetConfig
+from drafters.build import build_drafter
+from drafters.config import DrafterConfig, DSpark
+from drafters.drafter import DrafterOptions
+from drafters.identify import DFLASH2, TITLES, identify
+from drafters.reading import read_drafter
+from onnxkit.errors import ExportError
+from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.manifest import plan_tensors
+
+# Drafts that the Engine takes in one step, whatever is configured.
+ENGINE_DRAFTS = 7
+
+# Requests at once, and how much of the GPU a drafter's cache may take before fewer are chosen.
+MAX_BATCH_SIZE, POOL_LIMIT = 16, 8_000_000_000
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A drafter that fits its target.
+
+    Attributes:
+        checkpoint: Its folder, opened.
+        config: Its configuration, with a block of the length that is exported.
+        trained_block: The length of the block that it was trained with.
+    """
+
+    checkpoint: Checkpoint
+    config: DrafterConfig
+    trained_block: int
+
+    @property
+    def title(self) -> str:
+        """What to call its kind."""
+        return TITLES[self.config.kind]
+
+    def window(self, context_length: int) -> int:
+        """The runtime's ``sliding_window``: a DFlash 2 drafter must have one, if need be one that nothing leaves."""
+        if self.config.window is not None:
+            return self.config.window
+        return context_length + self.config.block_size if self.config.kind == DFLASH2 else -1
+
+    def token_bytes(self) -> int:
+        """Bytes of cache for a position: keys and values of all layers, in 16 bits."""
+        return 4 * len(self.config.layers) * self.config.num_key_value_heads * self.config.head_dim
+
+    def ring_pages(self, context_length: int, page_size: int) -> int | None:
+        """Pages of a request's ring in the runtime; None where the cache grows with the text instead."""
+        window, block = self.window(context_length), self.config.block_size
+        return None if window < 0 else -(-(window + 2 * block) // page_size) + 1
+
+
+def read(options: BuildOptions, target: TargetConfig) -> Drafter:
+    """Open the drafter's folder and see that it fits the target. No weight is read.
+
+    Raises:
+        ExportError: The folder, its kind, its configuration or an option does not fit.
+    """
+    assert options.drafter is not None
+    checkpoint = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}")
+    _check_kind(options, identify(checkpoint))
+    config = read_drafter(checkpoint, options.dspark_top_k)
+    if config.top_k > config.vocab_size:
+        raise _misfit("dspark_top_k", config.top_k, f"1 to {config.vocab_size} (vocab_size)")
+    _check_fit(checkpoint, config, target)
+    return Drafter(checkpoint, _shortened(options, config), config.block_size)
+
+
+def _check_fit(checkpoint: Checkpoint, config: DrafterConfig, target: TargetConfig) -> None:
+    """The sizes that a drafter has from its target."""
+    declared = checkpoint.config
+    hidden_key = "target_hidden_size" if "target_hidden_size" in declared else "hidden_size"
+    for key, wanted in (
+        ("hidden_size", target.hidden_size),
+        (hidden_key, target.hidden_size),
+        ("vocab_size", target.vocab_size),
+        ("num_target_layers", target.num_hidden_layers),
+    ):
+        found = declared.integer(key, default=wanted)
+        if found != wanted:
+            raise _other_target(declared.place(key), found, f"{wanted}, as the target has")
+    beyond = [layer for layer in config.target_layer_ids if layer >= target.num_hidden_layers]
+    if beyond:
+        accepted = f"0 to {target.num_hidden_layers - 1}: the target has {target.num_hidden_layers} layers"
+        raise _other_target(f"{checkpoint.folder / 'config.json'}: target_layer_ids", beyond[0], accepted)
+
+
+def _other_target(where: str, found: object, accepted: str) -> ExportError:
+    return ExportError(
+        "The drafter belongs to another target.",
+        where=where,
+        found=found,
+        accepted=accepted,
+        fix="Pair the target with the drafter that was trained for it.",
+    )
+
+
+def _check_kind(options: BuildOptions, kind: str) -> None:
+    """See that the path's option, and those of a kind's own, are of this kind."""
+    path = options.drafter_option
+    if path not in ("drafter_path", f"{kind}_path"):
+        raise ExportError(
+            "The drafter is of another kind.",
+            where=f"--extra_options {path}={options.drafter}",
+            found=f"a {TITLES[kind]} drafter, by its tensors",
+            accepted=f"a {TITLES[path.removesuffix('_path')]} drafter",
+            fix=f"Write {kind}_path={options.drafter}, or drafter_path, which takes either kind.",
+        )
+    for option in DRAFTER_OPTIONS:
+        value = getattr(options, option)
+        if value is not None and not option.startswith(f"{kind}_"):
+            raise _misfit(option, value, f"options of a {TITLES[kind]} drafter, which this one is")
+
+
+def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
+    """The drafter with as many drafts as are asked for: no more than it was trained with."""
+    option = f"{config.kind}_num_draft_tokens"
+    asked = getattr(options, option)
+    if asked is None:
+        return config
+    if asked > config.num_draft_tokens:
+        raise _misfit(option, asked, f"at most {config.num_draft_tokens}: its block_size is {config.block_size}")
+    return config.shortened(asked)
+
+
+def _misfit(option: str, value: object, accepted: str) -> ExportError:
+    return ExportError(
+        "An option's value does not fit the drafter.",
+        where=f"--extra_options {option}={value}",
+        found=value,
+        accepted=accepted,
+        fix="Correct the value, or leave the option out.",
+    )
+
+
+def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_size: int) -> BuildOptions:
+    """The options with all that follows from the drafter filled in.
+
+    Raises:
+        ExportError: An option that is given says something else.
+    """
+    config, given = drafter.config, options.aux_hidden_state_layers
+    if given and given != config.taps:
+        raise ExportError(
+            "The taps are not those that the drafter reads.",
+            where=f"--extra_options aux_hidden_state_layers={','.join(map(str, given))}",
+            found=", ".join(map(str, given)),
+            accepted=f"{', '.join(map(str, config.taps))}, in this order: the outputs of its target_layer_ids "
+            f"{', '.join(map(str, config.target_layer_ids))} enter the layers after them",
+            fix="Leave aux_hidden_state_layers out; it follows from the drafter.",
+        )
+    drafts = options.max_draft_tokens or min(config.num_draft_tokens, ENGINE_DRAFTS)
+    if drafts > config.num_draft_tokens:
+        raise _misfit("max_draft_tokens", drafts, f"1 to {config.num_draft_tokens}, the drafts of a block")
+    capacity = drafts if options.state_update_capacity is None else options.state_update_capacity
+    if capacity < drafts:
+        raise _misfit("state_update_capacity", capacity, f"{drafts} to 8: max_draft_tokens is {drafts}")
+    return replace(
+        options,
+        use_paged_attention=True,
+        aux_hidden_state_layers=config.taps,
+        max_draft_tokens=drafts,
+        state_update_capacity=capacity,
+        max_batch_size=options.max_batch_size or _batch_size(drafter, context_length, page_size),
+    )
+
+
+def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
+    """As many requests as the drafter's cache has room for, at most the runtime's own default."""
+    pages = drafter.ring_pages(context_length, page_size)
+    if pages is None:
+        return MAX_BATCH_SIZE
+    request = pages * page_size * drafter.token_bytes()
+    return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
+
+
+def plan_drafter(drafter: Drafter, options: DrafterOptions) -> ir.Model:
+    """The drafter's graph, every initializer but the shared ones with its tensor.
+
+    Raises:
+        ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
+    """
+    model, module = build_drafter(drafter.config, options)
+    plan_tensors(module, drafter.checkpoint, lambda name: name)
+    return model
+
+
+def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[str]:
+    """What the user should know of the pair."""
+    config, used = drafter.config, options.max_draft_tokens
+    found = []
+    if config.block_size < drafter.trained_block and not all(layer.causal for layer in config.layers):
+        found.append(
+            f"drafter: trained with blocks of {drafter.trained_block} rows, exported with {config.block_size}; where a "
+            "block is not causal its rows see fewer masks than in training"
+        )
+    if used and config.num_draft_tokens > used:
+        found.append(
+            f"drafter: the Engine uses {used} of the {config.num_draft_tokens} drafts of a block; "
+            f"{config.kind}_num_draft_tokens={used} makes the block shorter, and quicker"
+        )
+    if isinstance(config.variant, DSpark) and config.variant.confidence_width:
+        found.append("drafter: the confidence head is left out; the runtime has no use for it")
+    trained = config.max_position_embeddings
+    if trained and trained < context_length:
+        found.append(
+            f"drafter: it was made for {trained} positions, the context has {context_length}; beyond the former its "
+            "drafts may be poor"
+        )
+    return [*found, *(f"drafter: {note}" for note in config.notes)]

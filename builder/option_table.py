@@ -1,0 +1,253 @@
+"""The table of ``--extra_options``: read by the command line, by ``--help`` and by the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxkit.errors import ExportError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Option:
+    """One ``--extra_options`` key.
+
+    Attributes:
+        name: The key.
+        parse: Turns the text into a value; raises ValueError where it is none.
+        accepted: What is accepted, in words.
+        default: What holds when the option is not given, in words.
+        help: One line of meaning.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    accepted: str
+    default: str
+    help: str
+
+
+def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if text.isascii() else None
+        if value is None or value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if value is None:
+        raise ValueError(text)
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def _page(text: str) -> int:
+    value = _whole(16)(text)
+    if value & (value - 1):
+        raise ValueError(text)
+    return value
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError(text)
+    return Path(text)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    layers = tuple(_whole(1)(part.strip()) for part in text.split(","))
+    if len(set(layers)) != len(layers):
+        raise ValueError(text)
+    return layers
+
+
+OPTIONS = (
+    Option(
+        "context_length",
+        _whole(1),
+        "a whole number from 1 to the longest context of the checkpoint",
+        "the checkpoint's longest (max_position_embeddings, or what YaRN stretches it to)",
+        "tokens that a sequence may have; sizes the rotary tables and search.max_length",
+    ),
+    Option(
+        "include_hidden_states",
+        _flag,
+        "true or false",
+        "false",
+        "a further output hidden_states: the final norm's output for every token",
+    ),
+    Option(
+        "prune_lm_head",
+        _flag,
+        "true or false",
+        "true",
+        "logits of the last token only (dense), or of the tokens that the Engine asks for (packed)",
+    ),
+    Option(
+        "aux_hidden_state_layers",
+        _layers,
+        "layer numbers from 1 to the number of layers, each once, separated by commas",
+        "none",
+        "a further output aux_hidden_states: the residual stream entering these layers, side by side",
+    ),
+    Option(
+        "use_paged_attention",
+        _flag,
+        "true or false",
+        "false",
+        "the packed layout, for the Engine; -p bf16 or fp16 and -e cuda only",
+    ),
+    Option(
+        "paged_block_size",
+        _page,
+        "a power of two from 16, a multiple of the kernel's tile (256 for heads up to 64 wide, 128 up to 128, else 64)",
+        "256",
+        "packed: tokens in a page of the cache",
+    ),
+    Option(
+        "state_update_capacity",
+        _whole(0, 8),
+        "a whole number from 0 to 8",
+        "0, or max_draft_tokens with a drafter",
+        "packed: drafts per step that the linear layers can take back; 0 means no drafts",
+    ),
+    Option(
+        "max_draft_tokens",
+        _whole(1, 7),
+        "a whole number from 1 to 7, at most state_update_capacity",
+        "left to the runtime, or the drafts of a block, at most 7, with a drafter",
+        "packed: drafts per step; the Engine takes no more than 7",
+    ),
+    Option(
+        "max_batch_size",
+        _whole(1, 256),
+        "a whole number from 1 to 256",
+        "16, or fewer where a drafter's cache would pass 8 GB",
+        "packed: requests that run at once",
+    ),
+    Option(
+        "max_scheduled_tokens",
+        _whole(1),
+        "a whole number from 1",
+        "left to the runtime",
+        "packed: tokens of all requests in one step",
+    ),
+    Option(
+        "num_blocks",
+        _whole(1),
+        "a whole number from 1; not together with gpu_utilization_factor",
+        "left to the runtime",
+        "packed: pages of the cache",
+    ),
+    Option(
+        "gpu_utilization_factor",
+        _fraction,
+        "a number above 0 and at most 1; not together with num_blocks",
+        "0.6, unless num_blocks is given",
+        "packed: share of the GPU's memory from which the number of pages follows",
+    ),
+    Option(
+        "paged_chunk_size",
+        _whole(1),
+        "a whole number from 1",
+        "left to the runtime",
+        "packed: tokens of a prompt in one step (search.chunk_size)",
+    ),
+    Option(
+        "drafter_path",
+        _folder,
+        "a folder with a DFlash 2 or DSpark drafter",
+        "none",
+        "a block drafter beside the target, of either kind; implies the packed layout, taps and state updates",
+    ),
+    Option("dflash2_path", _folder, "a folder with a DFlash 2 drafter", "none", "the same, of this kind only"),
+    Option("dspark_path", _folder, "a folder with a DSpark drafter", "none", "the same, of this kind only"),
+    Option(
+        "dflash2_num_draft_tokens",
+        _whole(1),
+        "a whole number from 1 to block_size - 1",
+        "block_size - 1",
+        "drafter: drafts of a DFlash 2 block; fewer make a shorter block",
+    ),
+    Option(
+        "dspark_num_draft_tokens",
+        _whole(2),
+        "a whole number from 2 to block_size",
+        "block_size",
+        "drafter: drafts of a DSpark block; fewer make a shorter block",
+    ),
+    Option(
+        "dspark_top_k",
+        _whole(1),
+        "a whole number from 1 to the vocabulary's size",
+        "16",
+        "drafter: candidates of each position of a DSpark block",
+    ),
+)
+
+# Options that mean nothing in the dense layout, and without a drafter.
+PACKED_OPTIONS = tuple(option.name for option in OPTIONS if option.help.startswith("packed: "))
+DRAFTER_OPTIONS = tuple(option.name for option in OPTIONS if option.help.startswith("drafter: "))
+DRAFTER_PATHS = ("drafter_path", "dflash2_path", "dspark_path")
+
+
+def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """The values of ``key=value`` texts by key.
+
+    Raises:
+        ExportError: A text has no ``=``, a key is unknown or given twice, or a value is not acceptable.
+    """
+    known = {option.name: option for option in OPTIONS}
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = (part.strip() for part in pair.partition("="))
+        where = f"--extra_options {pair}"
+        if not separator:
+            raise ExportError(
+                "An option has no value.",
+                where=where,
+                found=repr(pair),
+                accepted="key=value",
+                fix=f"Write {name}=VALUE."
+                if name in known
+                else did_you_mean(name, list(known)) or "Add = and a value.",
+            )
+        if name not in known:
+            raise ExportError(
+                "An option is not known.",
+                where=where,
+                found=repr(name),
+                accepted=", ".join(known),
+                fix=did_you_mean(name, list(known)) or "Remove it; --help lists every option.",
+            )
+        if name in values:
+            raise ExportError(
+                "An option is given twice.",
+                where=where,
+                found=f"{name} once more",
+                accepted="each option once",
+                fix="Remove one of the two.",
+            )
+        try:
+            values[name] = known[name].parse(text)
+        except ValueError as error:
+            raise ExportError(
+                "An option's value is not acceptable.",
+                where=where,
+                found=repr(text),
+                accepted=known[name].accepted,
+                fix=f"Correct the value, or leave the option out for the default: {known[name].default}.",
+            ) from error
+    return values
