@@ -28,6 +28,10 @@ class EngineRun:
     drafts_per_proposal: int
     statistics: Mapping[str, object]
 
+    def count(self, name: str) -> int:
+        """One of the Engine's counts, such as ``draft_tokens_proposed``."""
+        return int(str(self.statistics[name]))
+
     def accepted_lengths(self) -> list[int]:
         """How often 0, 1, 2, ... drafts of a proposal were accepted."""
         histogram = self.statistics.get("acceptance_length_histogram", [])

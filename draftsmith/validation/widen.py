@@ -20,36 +20,45 @@ from draftsmith.validation.paged import lower_graph
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 F32 = ir.DataType.FLOAT
 
+_BATCH = 4  # requests at once, at the most: a drafter's cache is allocated for all of them
 
-def widen(export: Path, copy: Path, num_blocks: int = 64) -> None:
+
+def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
     """Write a copy of an export that runs on the CPU.
 
     Args:
         export: The export's folder.
         copy: A folder to write; it must not exist.
-        num_blocks: Packed: pages of the cache, which a GPU's memory would tell.
+        num_blocks: Packed: pages of all caches, which a GPU's memory would tell.
     """
     shutil.copytree(export, copy, ignore=shutil.ignore_patterns("*.data"))
     config = json.loads((copy / "genai_config.json").read_text(encoding="utf-8"))
     _lower_config(config, num_blocks)
     (copy / "genai_config.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
-    name = config["model"]["decoder"]["filename"]
-    model = ir.load(export / name)
-    widen_graph(model.graph)
-    lower_graph(model)
-    ir.save(model, copy / name, external_data=f"{name}.data")
+    for section in _graph_sections(config):
+        name = section["filename"]
+        model = ir.load(export / name)
+        widen_graph(model.graph)
+        lower_graph(model)
+        ir.save(model, copy / name, external_data=f"{name}.data")
+
+
+def _graph_sections(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The sections of the configuration that name a graph: the decoder's, and a drafter's where there is one."""
+    return [section for key, section in config["model"].items() if key in ("decoder", "dflash2", "dspark")]
 
 
 def _lower_config(config: dict[str, Any], num_blocks: int) -> None:
     """No GPU: no provider, no share of its memory, no tensors shared on it, no cache allocated at full length."""
-    decoder = config["model"]["decoder"]
-    decoder["session_options"]["provider_options"] = []
-    decoder.pop("shared_initializers", None)
+    for section in _graph_sections(config):
+        section["session_options"]["provider_options"] = []
+        section.pop("shared_initializers", None)
     config["search"]["past_present_share_buffer"] = False
     if "engine" in config:
         batching = config["engine"]["dynamic_batching"]
         batching.pop("gpu_utilization_factor", None)
         batching["num_blocks"] = num_blocks
+        batching["max_batch_size"] = min(batching["max_batch_size"], _BATCH)
 
 
 def widen_graph(graph: ir.Graph) -> None:

@@ -1,0 +1,240 @@
+"""Block drafters in plain PyTorch, float32: what an exported drafter is compared with.
+
+Written from the published math alone, request by request and layer by layer, without the modules that make the graph:
+
+- DFlash (Chen et al., 2026, https://arxiv.org/abs/2602.06036): context rows ``c = norm(fc(taps))`` give keys and values
+  to every layer; a block ``[anchor, mask, mask, ...]`` attends to the context and to itself.
+- DFlash 2 adds, around attention and feed-forward part, ``y[t] = sum_tap (base[tap] + delta[t, tap]) x[t - tap]``
+  within the block, and scores a pair of neighbouring candidates by ``<A[previous] * (P h), B[current]>``.
+- DSpark scores it by ``<W1[previous], W2[current]>``; a gated head multiplies ``W1[previous]`` by
+  ``sigmoid(gate([h; W1[previous]]))``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import silu
+from transformers import Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from drafters.config import DFlash2, DrafterConfig, DSpark, LayerAttention
+from onnxkit.layers.rotary import Rotary
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class ReferenceDrafter:
+    """A drafter with the tables of its target.
+
+    Attributes:
+        config: Its configuration.
+        weights: Its tensors by their published names, float32.
+        embedding: The target's embedding, ``[vocab, hidden]`` float32.
+        head: The target's LM head, ``[vocab, hidden]`` float32.
+        tables: The type that cosines and sines are rounded to, as the graph's tables are.
+    """
+
+    config: DrafterConfig
+    weights: dict[str, Tensor]
+    embedding: Tensor
+    head: Tensor
+    tables: torch.dtype = torch.bfloat16
+
+
+@dataclass
+class Request:
+    """One request's context: its positions, and each layer's keys (rotated) and values, ``[positions, kv, head]``."""
+
+    length: int = 0
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """What a block proposes: ``ids`` ``[drafts, top k]`` and ``scores`` ``[drafts, previous, current]``."""
+
+    ids: Tensor
+    scores: Tensor
+
+    def path(self) -> list[int]:
+        """The drafts, each the best continuation of the one before it."""
+        previous, tokens = 0, []
+        for ids, scores in zip(self.ids, self.scores, strict=True):
+            previous = int(scores[previous].argmax())
+            tokens.append(int(ids[previous]))
+        return tokens
+
+
+def load_drafter(
+    folder: Path, config: DrafterConfig, embedding: Tensor, head: Tensor, tables: torch.dtype = torch.bfloat16
+) -> ReferenceDrafter:
+    """A drafter's weights from its folder, as an export rounds them: to bfloat16, a gate's alone left as they are."""
+    weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(path).items():
+            rounded = tensor if "gate_proj" in name and ".mlp." not in name else tensor.to(torch.bfloat16)
+            weights[name] = rounded.to(torch.float32)
+    return ReferenceDrafter(config, weights, embedding.to(torch.float32), head.to(torch.float32), tables)
+
+
+def extend(drafter: ReferenceDrafter, request: Request, taps: Tensor) -> None:
+    """Commit tokens to a request's context by the target's hidden states of them, ``[new, taps * hidden]``."""
+    context = _norm(drafter, "hidden_norm", taps.to(torch.float32) @ drafter.weights["fc.weight"].T)
+    positions = torch.arange(request.length, request.length + len(taps))
+    for layer in range(len(drafter.config.layers)):
+        key, value = _keys_and_values(drafter, layer, context, positions)
+        if layer == len(request.keys):
+            request.keys.append(key)
+            request.values.append(value)
+        else:
+            request.keys[layer] = torch.cat([request.keys[layer], key])
+            request.values[layer] = torch.cat([request.values[layer], value])
+    request.length += len(taps)
+
+
+def draft(drafter: ReferenceDrafter, request: Request, anchor: int) -> Lattice:
+    """Propose a block after a request's context. Nothing of the block stays in the context."""
+    hidden = block_hidden(drafter, request, anchor)
+    config = drafter.config
+    drafted = hidden[1:] if isinstance(config.variant, DFlash2) else hidden
+    unary, ids = (drafted @ drafter.head.T).topk(config.top_k, dim=-1)
+    previous = torch.cat([torch.full((1, config.top_k), anchor), ids[:-1]])
+    if isinstance(config.variant, DFlash2):
+        if config.variant.output_multiplier is not None:
+            unary = unary * config.variant.output_multiplier
+        cap = config.variant.final_logit_softcapping
+        if cap is not None:
+            unary = cap * torch.tanh(unary / cap)
+        pairs = _selector(drafter, drafted, previous, ids)
+    else:
+        pairs = _markov(drafter, config.variant, drafted, previous, ids)
+    return Lattice(ids, unary[:, None, :] + pairs)
+
+
+def block_hidden(drafter: ReferenceDrafter, request: Request, anchor: int) -> Tensor:
+    """The final norm's output of every row of a block, ``[block, hidden]``."""
+    config, weights = drafter.config, drafter.weights
+    tokens = torch.full((config.block_size,), config.mask_token_id)
+    tokens[0] = anchor
+    x = drafter.embedding[tokens] * (config.input_embedding_scale or 1.0)
+    for layer, attention in enumerate(config.layers):
+        start = f"layers.{layer}."
+        u = _norm(drafter, f"{start}input_layernorm", x)
+        y = _attention(drafter, layer, attention, request, _before(drafter, f"{start}attention_conv", u, u))
+        x = x + _after(drafter, f"{start}attention_conv", u, y)
+        u = _norm(drafter, f"{start}post_attention_layernorm", x)
+        v = _before(drafter, f"{start}mlp_conv", u, u)
+        gate, up = (v @ weights[f"{start}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + _after(drafter, f"{start}mlp_conv", u, (silu(gate) * up) @ weights[f"{start}mlp.down_proj.weight"].T)
+    return _norm(drafter, "norm", x)
+
+
+def _norm(drafter: ReferenceDrafter, name: str, x: Tensor) -> Tensor:
+    variance = x.pow(2).mean(-1, keepdim=True)
+    return x * torch.rsqrt(variance + drafter.config.rms_norm_eps) * drafter.weights[f"{name}.weight"]
+
+
+def _attention(drafter: ReferenceDrafter, layer: int, attention: LayerAttention, request: Request, x: Tensor) -> Tensor:
+    config, block = drafter.config, len(x)
+    position = torch.arange(request.length, request.length + block)
+    start = f"layers.{layer}.self_attn"
+    query = (x @ drafter.weights[f"{start}.q_proj.weight"].T).reshape(block, -1, config.head_dim)
+    query = _rotated(drafter, _norm(drafter, f"{start}.q_norm", query), position)
+    key, value = _keys_and_values(drafter, layer, x, position)
+    keys, values = torch.cat([request.keys[layer], key]), torch.cat([request.values[layer], value])
+    group = config.num_attention_heads // config.num_key_value_heads
+    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", query, keys) / config.head_dim**0.5
+    cached = torch.arange(request.length + block)
+    hidden = torch.zeros(block, len(cached), dtype=torch.bool)
+    if attention.causal:
+        hidden |= cached[None] > position[:, None]
+    if attention.window is not None:
+        hidden |= cached[None] <= position[:, None] - attention.window
+    y = torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
+    return y.reshape(block, -1) @ drafter.weights[f"{start}.o_proj.weight"].T
+
+
+def _keys_and_values(drafter: ReferenceDrafter, layer: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    start = f"layers.{layer}.self_attn"
+    key, value = (
+        (x @ drafter.weights[f"{start}.{name}_proj.weight"].T).reshape(len(x), -1, drafter.config.head_dim)
+        for name in ("k", "v")
+    )
+    return _rotated(drafter, _norm(drafter, f"{start}.k_norm", key), positions), value
+
+
+def _rotated(drafter: ReferenceDrafter, x: Tensor, positions: Tensor) -> Tensor:
+    """Rotary embedding over whole heads, one half against the other (Su et al., RoFormer, 2021)."""
+    frequencies, factor = _frequencies(drafter.config.rotary)
+    angles = positions[:, None].to(torch.float32) * frequencies
+    cos, sin = ((t * factor).to(drafter.tables).to(torch.float32)[:, None] for t in (angles.cos(), angles.sin()))
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def _frequencies(rotary: Rotary) -> tuple[Tensor, float]:
+    """Frequencies and attention factor. Stretched ones are transformers' own."""
+    if rotary.yarn is None:
+        return 1.0 / rotary.theta ** (torch.arange(0, rotary.dim, 2).to(torch.float32) / rotary.dim), 1.0
+    yarn = rotary.yarn
+    parameters = {
+        "rope_type": "yarn",
+        "rope_theta": rotary.theta,
+        "factor": yarn.factor,
+        "original_max_position_embeddings": yarn.original_length,
+        "attention_factor": yarn.attention_factor,
+        "beta_fast": yarn.beta_fast,
+        "beta_slow": yarn.beta_slow,
+        "truncate": yarn.truncate,
+    }
+    config = Qwen3Config(rope_parameters=parameters, head_dim=rotary.dim, max_position_embeddings=yarn.length)
+    frequencies, factor = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
+    return frequencies, factor
+
+
+def _before(drafter: ReferenceDrafter, name: str, u: Tensor, x: Tensor) -> Tensor:
+    return _convolved(drafter, name, 0, u, x)
+
+
+def _after(drafter: ReferenceDrafter, name: str, u: Tensor, y: Tensor) -> Tensor:
+    return _convolved(drafter, name, 1, u, y)
+
+
+def _convolved(drafter: ReferenceDrafter, name: str, side: int, u: Tensor, x: Tensor) -> Tensor:
+    """DFlash 2's convolution of one block, ``[block, hidden]``. Its coefficients come from ``u`` on both sides."""
+    variant = drafter.config.variant
+    if not isinstance(variant, DFlash2):
+        return x
+    block = len(x)
+    base = drafter.weights[f"{name}.base_kernel"][side]
+    delta = (u @ drafter.weights[f"{name}.kernel_projection.weight"].T).reshape(block, 2, variant.conv_kernel_size, -1)
+    y = torch.zeros_like(x)
+    for row in range(block):
+        for tap in range(min(variant.conv_kernel_size, row + 1)):
+            coefficient = base[tap] + delta[row, side, tap].repeat_interleave(variant.conv_group_size)
+            y[row] += coefficient * x[row - tap]
+    return y
+
+
+def _selector(drafter: ReferenceDrafter, hidden: Tensor, previous: Tensor, ids: Tensor) -> Tensor:
+    name = "candidate_selector"
+    predecessors, successors = (drafter.weights[f"{name}.{side}_codebook"] for side in ("predecessor", "successor"))
+    gate = hidden @ drafter.weights[f"{name}.hidden_projection.weight"].T
+    return torch.einsum("lpr,lr,lcr->lpc", predecessors[previous], gate, successors[ids])
+
+
+def _markov(drafter: ReferenceDrafter, variant: DSpark, hidden: Tensor, previous: Tensor, ids: Tensor) -> Tensor:
+    first, second = (drafter.weights[f"markov_head.markov_w{i}.weight"] for i in (1, 2))
+    embedded = first[previous]
+    if variant.gated:
+        both = torch.cat([hidden[:, None].expand(-1, ids.shape[1], -1), embedded], dim=-1)
+        weight, bias = (drafter.weights[f"markov_head.gate_proj.{part}"] for part in ("weight", "bias"))
+        embedded = torch.sigmoid(both @ weight.T + bias) * embedded
+    return torch.einsum("lpr,lcr->lpc", embedded, second[ids])
