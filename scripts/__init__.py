@@ -1,0 +1,1 @@
+"""Scripts to run by hand; tests use some of their functions."""

@@ -1,0 +1,95 @@
+"""Running a lowered drafter in onnxruntime as the Engine does: context rows, blocks, and a cache that may be a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request's part of a run: hidden states of newly committed tokens, and the anchor where it wants drafts."""
+
+    taps: Array
+    anchor: int | None = None
+
+
+class DraftSession:
+    """Requests over one pool of pages, which are handed out in a shuffled order and hold garbage at first.
+
+    With a window the pages of a request are a ring, and of a long context only what a block can see is ingested.
+    """
+
+    def __init__(self, graph: Path, requests: int, block: int, mask: int, window: int | None, pages: int = 400) -> None:
+        self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        self.inputs = {value.name: value for value in self.session.get_inputs()}
+        self.outputs = [output.name for output in self.session.get_outputs()]
+        self.block, self.mask, self.window = block, mask, window
+        rng = np.random.default_rng(0)
+        self.caches: dict[str, Array] = {}
+        for name, value in self.inputs.items():
+            if name.startswith("past_key_values"):
+                self.page = value.shape[1]
+                self.caches[name] = 10 * rng.standard_normal([pages, *value.shape[1:]], np.float32)
+        columns = 1200 // self.page + 1
+        ring = columns if window is None else -(-(window + 2 * block) // self.page) + 1
+        free = rng.permutation(pages)[: requests * ring].reshape(requests, ring)
+        self.tables = free[:, np.arange(columns) % ring].astype(np.int32)
+        self.length = np.zeros(requests, np.int32)
+
+    def __call__(self, turns: Sequence[Turn], extra_slots: int = 0) -> list[tuple[Array, Array] | None]:
+        """Candidates ``[drafts, top k]`` and scores ``[drafts, top k, top k]`` of each request that wants drafts.
+
+        Extra slots repeat the first one's rows, as a slot of nobody's would: the graph must not mind.
+        """
+        drafted = [turn.anchor for turn in turns if turn.anchor is not None]
+        taps = [self._ingested(turn.taps) for turn in turns]
+        self.length += np.array([len(turn.taps) - len(kept) for turn, kept in zip(turns, taps, strict=True)], np.int32)
+        qkv, index, cumulative = self._rows(turns, taps, len(drafted) + extra_slots)
+        index += index[: self.block] * extra_slots
+        counts = np.diff(cumulative)
+        total = self.length + counts
+        feeds = {
+            "aux_hidden_states": np.concatenate(taps).astype(np.float32),
+            "input_ids": np.concatenate([self._block(anchor) for anchor in drafted + [drafted[0]] * extra_slots]),
+            "qkv_row_map": np.array(qkv, np.int32),
+            "block_row_index": np.array(index, np.int32),
+            "cumulative_sequence_lengths": np.array(cumulative, np.int32),
+            "past_sequence_lengths": self.length,
+            "block_table": self.tables,
+            "attention_metadata": np.array([counts.max(), total.max(), total.min()], np.int32),
+        }
+        results = dict(zip(self.outputs, self.session.run(None, feeds | self.caches), strict=True))
+        for name in self.caches:
+            self.caches[name] = results[name.replace("past_key_values", "present")]
+        self.length = self.length + np.array([len(kept) for kept in taps], np.int32)
+        slots = iter(zip(results["draft_candidate_ids"], results["draft_scores"], strict=True))
+        return [next(slots) if turn.anchor is not None else None for turn in turns]
+
+    def _ingested(self, taps: Array) -> Array:
+        return taps if self.window is None else taps[-(self.window + self.block) :]
+
+    def _block(self, anchor: int) -> Array:
+        return np.array([anchor] + [self.mask] * (self.block - 1), np.int64)
+
+    def _rows(self, turns: Sequence[Turn], taps: list[Array], slots: int) -> tuple[list[int], list[int], list[int]]:
+        """The two row maps, and where each request's rows begin."""
+        qkv: list[int] = []
+        index: list[int] = []
+        cumulative, context, slot = [0], slots * self.block, 0
+        for turn, kept in zip(turns, taps, strict=True):
+            qkv += range(context, context + len(kept))
+            context += len(kept)
+            if turn.anchor is not None:
+                index += range(len(qkv), len(qkv) + self.block)
+                qkv += range(slot * self.block, (slot + 1) * self.block)
+                slot += 1
+            cumulative.append(len(qkv))
+        return qkv, index, cumulative

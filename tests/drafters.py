@@ -1,0 +1,113 @@
+"""Drafters for tests: tiny ones in many variants, built as graphs alone or exported beside the bundled target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from safetensors.torch import load_file
+
+from builder.drafter import Drafter, plan_drafter
+from drafters.config import DrafterConfig
+from drafters.drafter import DrafterOptions
+from drafters.reading import read_drafter
+from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
+from draftsmith.validation.paged import lower_graph
+from draftsmith.validation.widen import widen_graph
+from onnxkit.layers.graph import BF16
+from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.save import save, shared_parameters
+from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
+from tests.checkpoints import PREFIX, TINY
+from tests.draft_session import DraftSession
+
+Change = Callable[[Json], object]
+
+
+def drafter(
+    folder: Path,
+    kind: str,
+    *changes: Change,
+    tensors: Callable[[Tensors], object] | None = None,
+    after: Change | None = None,
+) -> Path:
+    """A tiny drafter whose configuration is changed before its tensors are made; both may be changed afterwards."""
+    config = make_config(kind)
+    for change in changes:
+        change(config)
+    made = make_tensors(config)
+    if tensors:
+        tensors(made)
+    if after:
+        after(config)
+    write(folder, config, made)
+    return folder
+
+
+def own(**keys: object) -> Change:
+    """Set keys of the drafter's own section."""
+    return lambda config: config["dflash_config"].update(keys)
+
+
+def top(**keys: object) -> Change:
+    """Set keys of the top level."""
+    return lambda config: config.update(keys)
+
+
+def sliding(window: int, *kinds: str, causal: bool | None = False) -> Change:
+    """Make the layers slide, all of them or those of the kinds given."""
+    kinds = kinds or ("sliding_attention",) * 2
+    return top(layer_types=list(kinds), sliding_window=window, use_sliding_window=True, is_causal=causal)
+
+
+def yarn(config: Json) -> None:
+    """Stretch a trained context of 64, as drafters for long contexts are."""
+    parameters = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 64}
+    config["rope_parameters"] |= parameters
+
+
+def target_table(name: str) -> torch.Tensor:
+    """The bundled target's ``embedding`` or ``head``."""
+    full = {"embedding": f"{PREFIX}embed_tokens.weight", "head": "lm_head.weight"}[name]
+    return load_file(TINY / "model.safetensors")[full]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A drafter's graph without a target's beside it, lowered, and its reference."""
+
+    path: Path
+    config: DrafterConfig
+    reference: ReferenceDrafter
+
+    def session(self, requests: int) -> DraftSession:
+        """Run it as the Engine does, with a ring where it has a window."""
+        config = self.config
+        return DraftSession(self.path, requests, config.block_size, config.mask_token_id, config.window)
+
+
+def alone(
+    folder: Path, out: Path, *, page: int = 16, dtype: ir.DataType = BF16, drafts: int | None = None, tied: bool = False
+) -> Alone:
+    """Build the graph of the drafter in ``folder`` with pages of any size, lower it, and load the reference."""
+    checkpoint = Checkpoint(folder)
+    config = read_drafter(checkpoint, 4)
+    shortened = config.shortened(drafts) if drafts else config
+    names = ("model.embed_tokens.weight", "model.embed_tokens.weight" if tied else "lm_head.weight")
+    model = plan_drafter(
+        Drafter(checkpoint, shortened, config.block_size), DrafterOptions(dtype, 1200 - config.block_size, page, *names)
+    )
+    tables = [target_table("embedding"), target_table("embedding" if tied else "head")]
+    rounded = [table.to(torch.float16 if dtype == ir.DataType.FLOAT16 else torch.bfloat16).float() for table in tables]
+    for shared in shared_parameters(model):
+        value = rounded[names.index(str(shared.name))]
+        shared.const_value = ir.Tensor(value.numpy(), name=shared.name)
+        shared.type = ir.TensorType(ir.DataType.FLOAT)
+    widen_graph(model.graph)
+    lower_graph(model)
+    out.mkdir()
+    save(model, out / "drafter.onnx")
+    return Alone(out / "drafter.onnx", shortened, load_drafter(folder, shortened, rounded[0], rounded[1]))
