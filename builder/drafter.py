@@ -12,7 +12,7 @@ from builder.qwen35.config import TargetConfig
 from drafters.build import build_drafter
 from drafters.config import DrafterConfig, DSpark
 from drafters.drafter import DrafterOptions
-from drafters.identify import DFLASH2, TITLES, identify
+from drafters.identify import DFLASH2, DSPARK, TITLES, identify
 from drafters.reading import read_drafter
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
@@ -159,6 +159,8 @@ def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_si
             f"{', '.join(map(str, config.target_layer_ids))} enter the layers after them",
             fix="Leave aux_hidden_state_layers out; it follows from the drafter.",
         )
+    if options.prefix_caching and config.kind == DSPARK:
+        raise _misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
     drafts = options.max_draft_tokens or min(config.num_draft_tokens, ENGINE_DRAFTS)
     if drafts > config.num_draft_tokens:
         raise _misfit("max_draft_tokens", drafts, f"1 to {config.num_draft_tokens}, the drafts of a block")

@@ -166,6 +166,13 @@ OPTIONS = (
         "packed: tokens of a prompt in one step (search.chunk_size)",
     ),
     Option(
+        "prefix_caching",
+        _flag,
+        "true or false; true not with a DSpark drafter",
+        "left to the runtime",
+        "packed: whether prompts that begin alike share pages",
+    ),
+    Option(
         "drafter_path",
         _folder,
         "a folder with a DFlash 2 or DSpark drafter",

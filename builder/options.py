@@ -46,6 +46,7 @@ class BuildOptions:
     num_blocks: int | None = None
     gpu_utilization_factor: float | None = None
     paged_chunk_size: int | None = None
+    prefix_caching: bool | None = None
     drafter_path: Path | None = None
     dflash2_path: Path | None = None
     dspark_path: Path | None = None

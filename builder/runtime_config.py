@@ -197,6 +197,7 @@ def _engine(options: BuildOptions, page_size: int) -> Engine:
             num_blocks=options.num_blocks,
             gpu_utilization_factor=factor,
             max_scheduled_tokens=options.max_scheduled_tokens,
+            prefix_caching=options.prefix_caching,
         )
     )
 

@@ -200,6 +200,7 @@ class DynamicBatching:
     num_blocks: int | None = None
     gpu_utilization_factor: float | None = None
     max_scheduled_tokens: int | None = None
+    prefix_caching: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -253,6 +253,7 @@ def test_no_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         ("dflash2", ["state_update_capacity=3", "max_draft_tokens=4"], ["state_update_capacity=3"]),
         ("dflash2", ["use_paged_attention=false"], ["use_paged_attention=false with drafter_path"]),
         ("dflash2", ["paged_block_size=128"], ["128", "power of two from 256", "64 and 32 wide"]),
+        ("dspark", ["prefix_caching=true"], ["prefix_caching=true", "DSpark"]),
         # taps: the layers' ids unchanged, another order, some of them
         ("dflash2", ["aux_hidden_state_layers=1,3,5"], ["1, 3, 5", "2, 4, 6", "enter the layers after them"]),
         ("dflash2", ["aux_hidden_state_layers=4,2,6"], ["4, 2, 6", "2, 4, 6, in this order"]),

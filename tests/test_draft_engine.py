@@ -45,7 +45,8 @@ CASES: list[tuple[str, tuple[Change, ...], tuple[str, ...], int, int]] = [
     ("dflash2", (yarn, own(conv_kernel_size=3)), ("dflash2_num_draft_tokens=3", "context_length=1024"), 3, 3),
     ("dflash2", (own(block_size=16),), ("context_length=1024",), 7, 7),
     ("dflash2", (), ("context_length=1024", "max_draft_tokens=4", "state_update_capacity=8"), 7, 4),
-    ("dspark", (), (), 7, 7),
+    ("dflash2", (sliding(40),), ("prefix_caching=true",), 7, 7),
+    ("dspark", (), ("prefix_caching=false",), 7, 7),
     ("dspark", (own(markov_head_type="gated"), sliding(64)), ("dspark_num_draft_tokens=5", "dspark_top_k=8"), 5, 5),
 ]
 

@@ -72,6 +72,13 @@ def test_fewer_drafts_than_the_block(tmp_path: Path, texts: list[list[int]]) -> 
     assert run.drafts_per_proposal == 3
 
 
+def test_a_long_prompt_in_small_chunks_is_no_standstill(tmp_path: Path, texts: list[list[int]]) -> None:
+    """Steps are bounded, so that an Engine that is stuck is an error; a chunk of a prompt is a step, too."""
+    folder = lowered(tmp_path, texts, "paged_chunk_size=16")
+    run = run_engine(folder, [random_ids(13, 1, 900)[0].tolist()], 1)
+    assert len(run.tokens[0]) == 1
+
+
 def test_without_state_updates_a_drafter_is_never_asked(tmp_path: Path, texts: list[list[int]]) -> None:
     """Why a drafter will imply state updates: without them the runtime decodes slowly and says nothing."""
     folder = lowered(tmp_path, texts, "aux_hidden_state_layers=1")

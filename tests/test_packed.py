@@ -171,7 +171,9 @@ def test_taps_add_one_concatenation_and_one_output(tmp_path: Path) -> None:
 
 def test_config(tmp_path: Path) -> None:
     options = ("state_update_capacity=5", "max_draft_tokens=4", "num_blocks=40", "paged_chunk_size=512")
-    folder = packed(tmp_path / "out", *options, "max_scheduled_tokens=1024", "aux_hidden_state_layers=1")
+    folder = packed(
+        tmp_path / "out", *options, "prefix_caching=true", "max_scheduled_tokens=1024", "aux_hidden_state_layers=1"
+    )
     config = json.loads((folder / "genai_config.json").read_text())
     linear, full = [0, 1, 2, 4, 5, 6], [3, 7]
     assert config["model"]["decoder"]["state_groups"] == [
@@ -185,6 +187,7 @@ def test_config(tmp_path: Path) -> None:
         "max_batch_size": 16,
         "num_blocks": 40,
         "max_scheduled_tokens": 1024,
+        "prefix_caching": True,
     }
     assert config["speculative"] == {"max_draft_tokens": 4}
     assert config["search"]["chunk_size"] == 512
