@@ -14,6 +14,7 @@ from builder.drafter import Drafter, plan_drafter
 from drafters.config import DrafterConfig
 from drafters.drafter import DrafterOptions
 from drafters.reading import read_drafter
+from draftsmith.validation.draft_session import DraftSession
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.widen import widen_graph
@@ -22,7 +23,6 @@ from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.save import save, shared_parameters
 from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import PREFIX, TINY
-from tests.draft_session import DraftSession
 
 Change = Callable[[Json], object]
 

@@ -16,6 +16,8 @@ from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
 from builder.qwen35.names import find_names
+from draftsmith.validation.dense_session import DenseSession
+from draftsmith.validation.packed_session import Array
 from draftsmith.validation.reference import entering_streams, load_reference
 from draftsmith.validation.widen import widen
 from onnxkit.layers.basic import Style
@@ -34,7 +36,7 @@ from tests.checkpoints import (
     without_head,
     yarn,
 )
-from tests.runtime import Array, Session, export, random_ids
+from tests.runtime import export, random_ids
 
 LIMIT = 2e-5
 PROMPT, STEPS = 64, 32
@@ -50,7 +52,7 @@ def largest_error(folder: Path, model: Any, batch: int = 1) -> float:
     """The largest difference of logits over a prompt and then single tokens with carried state."""
     ids = random_ids(batch, batch, PROMPT + STEPS)
     expected = logits_of(model, ids)
-    session = Session(folder, batch)
+    session = DenseSession(folder / "model.onnx", batch)
     position, worst = 0, 0.0
     for count in [PROMPT] + [1] * STEPS:
         logits = session(ids[:, position : position + count])["logits"]
@@ -74,7 +76,7 @@ def test_logits_of_the_last_token(tiny_export: Path, reference: Any, batch: int)
 def test_a_prompt_in_parts(full_export: Path, reference: Any) -> None:
     """Chunks of any size, one of a single token among them: the convolution's state is shorter than some of them."""
     ids = random_ids(5, 1, 48)
-    session = Session(full_export, 1)
+    session = DenseSession(full_export / "model.onnx", 1)
     parts = [session(ids[:, start:stop])["logits"] for start, stop in ((0, 2), (2, 3), (3, 30), (30, 48))]
     assert np.abs(np.concatenate(parts, axis=1) - logits_of(reference, ids)).max() < LIMIT
 
@@ -83,7 +85,7 @@ def test_hidden_states_are_those_behind_the_final_norm(full_export: Path, refere
     ids = random_ids(6, 2, 20)
     with torch.no_grad():
         expected = reference.model(input_ids=torch.tensor(ids)).last_hidden_state.numpy()
-    assert np.abs(Session(full_export, 2)(ids)["hidden_states"] - expected).max() < LIMIT
+    assert np.abs(DenseSession(full_export / "model.onnx", 2)(ids)["hidden_states"] - expected).max() < LIMIT
 
 
 def test_yarn(tmp_path: Path, reference: Any) -> None:
@@ -102,7 +104,7 @@ def test_every_tap(tmp_path: Path, reference: Any) -> None:
     ids = random_ids(3, 2, 30)
     streams = entering_streams(reference, torch.tensor(ids))
     expected = torch.cat([streams[tap] for tap in taps], dim=-1).numpy()
-    got = Session(folder, 2)(ids)["aux_hidden_states"]
+    got = DenseSession(folder / "model.onnx", 2)(ids)["aux_hidden_states"]
     assert got.shape == expected.shape
     assert np.abs(got - expected).max() < LIMIT
 

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file
 
 from drafters.reading import read_drafter
+from draftsmith.validation.draft_session import DraftSession, Turn
 from draftsmith.validation.drafter_reference import Request, draft, extend, load_drafter
 from draftsmith.validation.widen import widen
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY, tie, variant, without_head
-from tests.draft_session import DraftSession, Turn
 from tests.drafters import Change, drafter, own, sliding, target_table, top
 from tests.runtime import export
 from tests.test_drafters import LIMIT, THREE_STEPS, taps

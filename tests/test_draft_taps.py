@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon
 from draftsmith.validation.widen import widen
 from tests.checkpoints import TINY
 from tests.drafters import drafter, own
-from tests.packed_session import PackedSession
 from tests.runtime import export, random_ids
 
 
@@ -36,7 +36,7 @@ def test_each_tap_is_a_layers_output(tmp_path: Path, kind: str, ids: tuple[int, 
         states = model(input_ids=torch.tensor(tokens), output_hidden_states=True).hidden_states
     last = entering_streams(model, torch.tensor(tokens))[-1]
     outputs = [last if layer == 7 else states[layer + 1] for layer in ids]
-    (got,) = PackedSession(tmp_path / "low", 1)([tokens[0]])["aux_hidden_states"]
+    (got,) = PackedSession(tmp_path / "low" / "model.onnx", 1)([tokens[0]])["aux_hidden_states"]
     assert got.shape == (40, 128 * len(ids))
     assert np.abs(got - torch.cat(outputs, dim=-1)[0].numpy()).max() < 1e-5
     for neighbour in (states[ids[0]], states[min(ids[0] + 2, 8)]):  # one layer too early, one too late

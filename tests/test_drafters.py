@@ -9,8 +9,9 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from draftsmith.validation.draft_session import Turn
 from draftsmith.validation.drafter_reference import Request, draft, extend
-from tests.draft_session import Array, Turn
+from draftsmith.validation.packed_session import Array
 from tests.drafters import Alone, Change, alone, drafter, own, sliding, top, yarn
 
 LIMIT = 1e-5

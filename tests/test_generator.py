@@ -11,9 +11,10 @@ import onnxruntime_genai as og
 import pytest
 import torch
 
+from draftsmith.validation.packed_session import Array
 from draftsmith.validation.reference import greedy
 from tests.checkpoints import TINY
-from tests.runtime import Array, export, generate, random_ids
+from tests.runtime import export, generate, random_ids
 
 COUNT = 64
 

@@ -18,6 +18,7 @@ from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon
 from draftsmith.validation.widen import widen, widen_graph
@@ -26,7 +27,6 @@ from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.save import save
 from tests.checkpoints import TINY, Json, variant, yarn
-from tests.packed_session import PackedSession
 from tests.runtime import export, random_ids
 
 LIMIT = 1e-5
@@ -58,7 +58,7 @@ def largest_errors(folder: Path, model: Any, taps: tuple[int, ...] = TAPS) -> tu
     with torch.no_grad():
         expected = [model(input_ids=torch.tensor(row[None])).logits[0].numpy() for row in ids]
     streams = [[s[0].numpy() for s in entering_streams(model, torch.tensor(row[None]))] for row in ids]
-    session = PackedSession(folder, 2)
+    session = PackedSession(folder / "model.onnx", 2)
     pruned = "logits_indices" in session.inputs
     steps = [(200, 9), (90, 2)] + [(1, 1)] * 10  # the first request crosses a page of 256 within a chunk
     at, worst = [0, 0], [0.0, 0.0]

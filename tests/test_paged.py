@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 from onnxscript import GraphBuilder
 
+from draftsmith.validation.packed_session import Array
 from draftsmith.validation.paged import INPUTS, lower_graph
 from onnxkit.layers.basic import CONTRIB
-from tests.runtime import Array
 
 F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32
 HEADS, KV_HEADS, DIM, PAGE, PAGES, ROTATED = 6, 2, 16, 4, 10, 8  # three heads to a kv head, which is not 2

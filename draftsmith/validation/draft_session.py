@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
-Array = np.ndarray[Any, Any]
+from draftsmith.validation.packed_session import Array
 
 
 @dataclass(frozen=True)

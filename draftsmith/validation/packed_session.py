@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
-from tests.runtime import Array
+Array = np.ndarray[Any, Any]
 
 
 class PackedSession:
     """Several requests over one pool of pages. Pages are handed out in a shuffled order, and hold garbage at first."""
 
-    def __init__(self, export_folder: Path, requests: int, pages: int = 12) -> None:
-        self.session = ort.InferenceSession(export_folder / "model.onnx", providers=["CPUExecutionProvider"])
+    def __init__(self, graph: Path, requests: int, pages: int = 12) -> None:
+        self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [output.name for output in self.session.get_outputs()]
         rng = np.random.default_rng(0)
