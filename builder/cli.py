@@ -102,11 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: run_export(_parser().parse_args(argv)))
 
 
-def guarded(command: Callable[[], object]) -> int:
-    """Run a command; give the exit status. A user's mistake is printed as a block, a bug keeps its traceback."""
+def guarded(command: Callable[[], int | None]) -> int:
+    """Run a command; give its exit status. A user's mistake is printed as a block, a bug keeps its traceback."""
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
-        command()
+        return command() or 0
     except ExportError as error:
         print(f"error: {error}", file=sys.stderr)
         return _USAGE_ERROR
@@ -115,7 +115,6 @@ def guarded(command: Callable[[], object]) -> int:
         return 128 + signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, previous)
-    return 0
 
 
 def _terminated(number: int, _: FrameType | None) -> NoReturn:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from builder.cli import Parser, add_export_arguments, guarded, options_help, run_export
+from draftsmith.environment import needs_runtime
 from onnxkit import __version__
+from onnxkit.errors import ExportError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``draftsmith SUBCOMMAND ...``; gives the exit status."""
 
-    def command() -> None:
+    def command() -> int | None:
         arguments = _parser().parse_args(argv)
-        arguments.run(arguments)
+        status: int | None = arguments.run(arguments)
+        return status
 
     return guarded(command)
 
@@ -38,7 +43,71 @@ def _parser() -> Parser:
     )
     add_export_arguments(export)
     export.set_defaults(run=run_export)
+    _add_verify(subcommands)
+    _add_speculate(subcommands)
     return parser
+
+
+def _add_verify(subcommands: Any) -> None:
+    verify = subcommands.add_parser(
+        "verify",
+        help="prove an export, without a GPU",
+        description="Compare an export with PyTorch and run it in the real Engine, lowered to the CPU. Checks that need a "
+        "checkpoint are skipped without it. Exit status 1 where a check fails.",
+        allow_abbrev=False,
+    )
+    verify.add_argument("export", type=Path, metavar="FOLDER", help="the export")
+    verify.add_argument("--target", type=Path, metavar="FOLDER", help="the checkpoint that it was made from")
+    verify.add_argument("--drafter", type=Path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.set_defaults(run=_run_verify)
+
+
+def _run_verify(arguments: argparse.Namespace) -> int:
+    needs_runtime()
+    from draftsmith.verify.checks import Results
+    from draftsmith.verify.run import verify
+
+    results = Results()
+    verify(arguments.export, arguments.target, arguments.drafter, results)
+    print(f"{arguments.export}: {results.summary()}")
+    return 1 if results.failed else 0
+
+
+def _add_speculate(subcommands: Any) -> None:
+    speculate = subcommands.add_parser(
+        "speculate",
+        help="decode with drafts, and say what they were worth",
+        description="Decode prompts greedily with drafts in the real Engine, on a copy lowered to the CPU.",
+        allow_abbrev=False,
+    )
+    speculate.add_argument("export", type=Path, metavar="FOLDER", help="an export with a drafter")
+    speculate.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="prompts, one a line")
+    speculate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens after each (default 64)")
+    speculate.add_argument("--baseline", action="store_true", help="decode without drafts, too, and compare the tokens")
+    speculate.set_defaults(run=_run_speculate)
+
+
+def _run_speculate(arguments: argparse.Namespace) -> int:
+    if arguments.max_new_tokens < 1:
+        raise ExportError(
+            "No tokens are asked for.",
+            where="--max-new-tokens",
+            found=arguments.max_new_tokens,
+            accepted="a whole number from 1",
+            fix="Ask for at least one.",
+        )
+    needs_runtime()
+    from draftsmith.speculate import read_prompts, speculate
+
+    prompts = read_prompts(arguments.prompts)
+    result = speculate(arguments.export, prompts, arguments.max_new_tokens, arguments.baseline)
+    for prompt, text in zip(result.prompts, result.texts, strict=True):
+        print(f"--- {prompt}\n{text}")
+    print("---", *result.acceptance.lines(), sep="\n")
+    if result.differing is not None:
+        same = len(prompts) - len(result.differing)
+        print(f"tokens with and without drafts are equal for {same} of {len(prompts)} prompts")
+    return 1 if result.differing else 0
 
 
 if __name__ == "__main__":

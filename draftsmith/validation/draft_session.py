@@ -24,21 +24,33 @@ class DraftSession:
     """Requests over one pool of pages, which are handed out in a shuffled order and hold garbage at first.
 
     With a window the pages of a request are a ring, and of a long context only what a block can see is ingested.
+
+    Args:
+        graph: The lowered drafter.
+        requests: How many requests share the pool.
+        block: Rows of a block.
+        mask: The token of rows that are not the anchor.
+        window: The runtime's ``sliding_window``; None where the cache grows with the text.
+        positions: The most positions that a request will have.
     """
 
-    def __init__(self, graph: Path, requests: int, block: int, mask: int, window: int | None, pages: int = 400) -> None:
+    def __init__(
+        self, graph: Path, requests: int, block: int, mask: int, window: int | None, positions: int = 1200
+    ) -> None:
         self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.block, self.mask, self.window = block, mask, window
+        self.results: dict[str, Array] = {}  # all outputs of the last run
+        self.page = next(v.shape[1] for name, v in self.inputs.items() if name.startswith("past_key_values"))
+        columns = positions // self.page + 1
+        ring = columns if window is None else min(-(-(window + 2 * block) // self.page) + 1, columns)
+        pages = requests * ring + 3
         rng = np.random.default_rng(0)
         self.caches: dict[str, Array] = {}
         for name, value in self.inputs.items():
             if name.startswith("past_key_values"):
-                self.page = value.shape[1]
                 self.caches[name] = 10 * rng.standard_normal([pages, *value.shape[1:]], np.float32)
-        columns = 1200 // self.page + 1
-        ring = columns if window is None else -(-(window + 2 * block) // self.page) + 1
         free = rng.permutation(pages)[: requests * ring].reshape(requests, ring)
         self.tables = free[:, np.arange(columns) % ring].astype(np.int32)
         self.length = np.zeros(requests, np.int32)
@@ -66,6 +78,7 @@ class DraftSession:
             "attention_metadata": np.array([counts.max(), total.max(), total.min()], np.int32),
         }
         results = dict(zip(self.outputs, self.session.run(None, feeds | self.caches), strict=True))
+        self.results = results
         for name in self.caches:
             self.caches[name] = results[name.replace("past_key_values", "present")]
         self.length = self.length + np.array([len(kept) for kept in taps], np.int32)

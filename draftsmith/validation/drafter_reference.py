@@ -200,14 +200,14 @@ def _frequencies(rotary: Rotary) -> tuple[Tensor, float]:
 
 
 def _before(drafter: ReferenceDrafter, name: str, u: Tensor, x: Tensor) -> Tensor:
-    return _convolved(drafter, name, 0, u, x)
+    return convolved(drafter, name, 0, u, x)
 
 
 def _after(drafter: ReferenceDrafter, name: str, u: Tensor, y: Tensor) -> Tensor:
-    return _convolved(drafter, name, 1, u, y)
+    return convolved(drafter, name, 1, u, y)
 
 
-def _convolved(drafter: ReferenceDrafter, name: str, side: int, u: Tensor, x: Tensor) -> Tensor:
+def convolved(drafter: ReferenceDrafter, name: str, side: int, u: Tensor, x: Tensor) -> Tensor:
     """DFlash 2's convolution of one block, ``[block, hidden]``. Its coefficients come from ``u`` on both sides."""
     variant = drafter.config.variant
     if not isinstance(variant, DFlash2):

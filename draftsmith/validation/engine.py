@@ -60,6 +60,8 @@ def run_engine(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> En
                 raise RuntimeError(f"the Engine failed: {event.error_code}")
             if flags & int(og.EngineEventFlags.TOKEN):
                 tokens[next(i for i, request in enumerate(requests) if request is event.request)].append(event.token)
+            if flags & int(og.EngineEventFlags.TURN_FINISHED):
+                event.request.close()  # an open one waits for a further turn, and keeps its place in the batch
     return EngineRun(tokens, engine.max_draft_tokens_per_proposal(), dict(engine.get_speculative_stats()))
 
 

@@ -1,0 +1,47 @@
+"""What the proof needs beside the exporter: torch, transformers, and a CPU build of the runtime."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+
+from onnxkit.errors import ExportError
+
+# The first CPU build that has a kernel for every operator of a lowered graph.
+ONNXRUNTIME = (1, 32)
+
+
+def needs_runtime() -> None:
+    """See that everything is installed.
+
+    Raises:
+        ExportError: Something is not, or the GPU build of onnxruntime is in its place.
+    """
+    missing = [
+        name for name in ("torch", "transformers", "onnxruntime_genai") if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise ExportError(
+            "Packages that the proof needs are not installed.",
+            where="this Python environment",
+            found=f"no {', '.join(missing)}",
+            accepted="the extras cpu and verify",
+            fix="pip install 'draftsmith[cpu,verify]'.",
+        )
+    found = _version("onnxruntime")
+    if found is None or tuple(int(part) for part in found.split(".")[:2]) < ONNXRUNTIME:
+        gpu = _version("onnxruntime-gpu")
+        raise ExportError(
+            "The proof runs on the CPU build of onnxruntime, which is not the one installed.",
+            where="this Python environment",
+            found=f"onnxruntime {found or 'not installed'}, onnxruntime-gpu {gpu or 'not installed'}",
+            accepted=f"onnxruntime {ONNXRUNTIME[0]}.{ONNXRUNTIME[1]} or newer, without onnxruntime-gpu",
+            fix="Make a second environment for the proof: pip install 'draftsmith[cpu,verify]'. Exports can stay.",
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,161 @@
+"""Decoding with drafts in the real Engine, and what they were worth."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnxruntime_genai as og
+
+from draftsmith.validation.engine import EngineRun, run_engine
+from draftsmith.validation.widen import widen
+from draftsmith.verify.engine import without_drafter
+from draftsmith.verify.folder import CONFIG, open_export
+from onnxkit.errors import ExportError
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What the drafts of a run were worth.
+
+    Attributes:
+        histogram: How many rounds accepted 0, 1, 2, ... drafts.
+        proposed: Drafts that were proposed.
+        passes: Passes of the target over one request, without drafts: one for each token but the first of a text.
+    """
+
+    histogram: tuple[int, ...]
+    proposed: int
+    passes: int
+
+    @property
+    def rounds(self) -> int:
+        """Passes of the target that checked drafts."""
+        return sum(self.histogram)
+
+    @property
+    def accepted(self) -> int:
+        """Drafts that were accepted."""
+        return sum(length * count for length, count in enumerate(self.histogram))
+
+    @property
+    def mean(self) -> float:
+        """The mean accepted length of a round."""
+        return self.accepted / self.rounds if self.rounds else 0.0
+
+    def by_position(self) -> list[float]:
+        """For each position of a block, the share of rounds that accepted it (and so all before it)."""
+        return [sum(self.histogram[i:]) / self.rounds if self.rounds else 0.0 for i in range(1, len(self.histogram))]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        most = max(self.histogram) or 1
+        bars = [
+            f"  {length}  {count:>6}  {'#' * round(40 * count / most)}" for length, count in enumerate(self.histogram)
+        ]
+        positions = "  ".join(f"{i + 1}: {share:.0%}" for i, share in enumerate(self.by_position()))
+        share = self.accepted / self.passes if self.passes else 0.0
+        return [
+            f"drafts proposed {self.proposed}, accepted {self.accepted}, in {self.rounds} rounds",
+            f"mean accepted length {self.mean:.2f}",
+            "accepted length, rounds:",
+            *bars,
+            f"accepted by position  {positions}",
+            f"target passes {self.passes - self.accepted} of {self.passes} without drafts: {share:.0%} saved",
+        ]
+
+
+def acceptance(run: EngineRun) -> Acceptance:
+    """What the drafts of an Engine's run were worth."""
+    passes = sum(max(len(tokens) - 1, 0) for tokens in run.tokens)
+    return Acceptance(tuple(run.accepted_lengths()), run.count("draft_tokens_proposed"), passes)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Texts, and what the drafts were worth.
+
+    Attributes:
+        prompts: The prompts.
+        texts: What follows each.
+        acceptance: The drafts' worth.
+        differing: Prompts whose tokens without drafts differ; None where there was no such run.
+    """
+
+    prompts: tuple[str, ...]
+    texts: tuple[str, ...]
+    acceptance: Acceptance
+    differing: tuple[int, ...] | None
+
+
+def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool) -> Speculation:
+    """Decode greedily with drafts, ``count`` tokens after each prompt, on a lowered copy.
+
+    Raises:
+        ExportError: The folder is no export with a drafter and a tokenizer, or a prompt is too long.
+    """
+    export = open_export(folder)
+    if export.drafter is None or not (folder / "tokenizer.json").is_file():
+        raise ExportError(
+            "The export cannot speculate.",
+            where=folder / CONFIG,
+            found="no drafter" if export.drafter is None else "no tokenizer.json",
+            accepted="an export with a drafter and a tokenizer",
+            fix="Export with drafter_path, from a checkpoint that has a tokenizer.",
+        )
+    with tempfile.TemporaryDirectory(prefix="draftsmith-speculate-") as work:
+        low = Path(work) / "low"
+        widen(folder, low)
+        tokenizer = og.Tokenizer(og.Model(og.Config(str(low))))
+        ids = [tokenizer.encode(prompt).tolist() for prompt in prompts]
+        _check_lengths(export.config["model"]["context_length"], ids, count)
+        run = run_engine(low, ids, count)
+        differing = None
+        if baseline:
+            alone = run_engine(without_drafter(low), ids, count)
+            differing = tuple(i for i, (a, b) in enumerate(zip(run.tokens, alone.tokens, strict=True)) if a != b)
+        texts = tuple(tokenizer.decode(tokens) for tokens in run.tokens)
+    return Speculation(tuple(prompts), texts, acceptance(run), differing)
+
+
+def _check_lengths(context: int, ids: list[list[int]], count: int) -> None:
+    for number, prompt in enumerate(ids):
+        if not prompt or len(prompt) + count > context:
+            raise ExportError(
+                "A prompt is empty or too long.",
+                where=f"prompt {number + 1}",
+                found=f"{len(prompt)} tokens, and {count} to follow",
+                accepted=f"at least 1, and at most {context} in all (context_length)",
+                fix="Shorten it, ask for fewer tokens, or export with a longer context_length.",
+            )
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Prompts, one a line; a line in JSON quotes may hold line breaks.
+
+    Raises:
+        ExportError: The file cannot be read, or holds none.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        prompts = [json.loads(line) if line.startswith('"') else line for line in lines]
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            "The prompts cannot be read.",
+            where=path,
+            found=error,
+            accepted="a text file in UTF-8, a prompt a line (in JSON quotes where it has line breaks)",
+            fix="Check the path and the lines that begin with a quote.",
+        ) from error
+    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+        raise ExportError(
+            "There are no prompts.",
+            where=path,
+            found=f"{len(prompts)} lines",
+            accepted="a prompt a line",
+            fix="Write at least one.",
+        )
+    return prompts

@@ -1,0 +1,131 @@
+"""An export's folder, opened: its configuration and its graphs, no weight read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from builder.output import MANIFEST
+from onnxkit.errors import ExportError, listed
+from onnxkit.json_object import JsonObject, load_json
+
+CONFIG = "genai_config.json"
+DRAFTERS = ("dflash2", "dspark")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph of an export.
+
+    Attributes:
+        role: ``decoder``, ``dflash2`` or ``dspark``.
+        path: Its file.
+        section: Its section of the configuration.
+        model: The graph; initializers know where their bytes are.
+    """
+
+    role: str
+    path: Path
+    section: dict[str, Any]
+    model: ir.Model
+
+    @property
+    def initializers(self) -> Mapping[str, ir.TensorProtocol]:
+        """The tensors of the graph by name."""
+        values = self.model.graph.initializers
+        return {name: value.const_value for name, value in values.items() if value.const_value is not None}
+
+    def nodes(self, *kinds: str) -> list[ir.Node]:
+        """The nodes of some operators, in order."""
+        return [node for node in self.model.graph if node.op_type in kinds]
+
+
+@dataclass(frozen=True)
+class ExportFolder:
+    """An export.
+
+    Attributes:
+        path: The folder.
+        config: ``genai_config.json``.
+        decoder: The target's graph.
+        drafter: The drafter's, where there is one.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    decoder: Graph
+    drafter: Graph | None
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """All graphs."""
+        return [self.decoder, *([self.drafter] if self.drafter else [])]
+
+    @property
+    def packed(self) -> bool:
+        """Whether the layout is the Engine's."""
+        return "block_table" in {value.name for value in self.decoder.model.graph.inputs}
+
+    @property
+    def taps(self) -> bool:
+        """Whether the target puts out hidden states for a drafter."""
+        return "aux_hidden_states" in {value.name for value in self.decoder.model.graph.outputs}
+
+    @property
+    def asked_taps(self) -> tuple[int, ...]:
+        """The taps that the export was asked for, as this tool's own list of files tells; empty where it does not."""
+        manifest = self.path / MANIFEST
+        if not manifest.is_file():
+            return ()
+        options = load_json(manifest).get("options", {})
+        return tuple(options.get("aux_hidden_state_layers", ()))
+
+
+def open_export(path: Path) -> ExportFolder:
+    """Open an export.
+
+    Raises:
+        ExportError: The folder is none, or its configuration or a graph that it names is missing or damaged.
+    """
+    if not path.is_dir() or not (path / CONFIG).is_file():
+        raise ExportError(
+            "The folder holds no export." if path.is_dir() else "The folder does not exist.",
+            where=path,
+            found=(listed(sorted(p.name for p in path.iterdir())) or "an empty folder") if path.is_dir() else "nothing",
+            accepted=f"a folder with {CONFIG}, as python -m builder writes it",
+            fix="Check the path, or export first.",
+        )
+    config = load_json(path / CONFIG)
+    model = JsonObject(config, str(path / CONFIG)).section("model")
+    decoder = _graph(path, model, "decoder")
+    named = [role for role in DRAFTERS if role in model]
+    return ExportFolder(path, config, decoder, _graph(path, model, named[0]) if named else None)
+
+
+def _graph(path: Path, model: JsonObject, role: str) -> Graph:
+    section = model.section(role)
+    name = section.string("filename")
+    file = path / name
+    if not file.is_file():
+        raise ExportError(
+            "A file that the configuration names is missing.",
+            where=section.place("filename"),
+            found=f"{name}, which is not there",
+            accepted="the name of a file of the folder",
+            fix="Copy the whole folder, or export again.",
+        )
+    try:
+        graph = ir.load(file)
+    except Exception as error:  # the protobuf library raises errors of its own
+        raise ExportError(
+            "A graph is damaged.",
+            where=file,
+            found=f"{file.stat().st_size} bytes; {error}",
+            accepted="an ONNX model",
+            fix="Copy the file again, or export again.",
+        ) from error
+    return Graph(role, file, section.data, graph)

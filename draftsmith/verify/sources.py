@@ -1,0 +1,202 @@
+"""The checkpoints that an export was made from: what their configurations say, against what the export has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from builder.qwen35.config import TargetConfig, read_target_config
+from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
+from drafters.config import DrafterConfig
+from drafters.reading import read_drafter
+from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
+from draftsmith.validation.reference import load_reference
+from draftsmith.verify.checks import Results
+from draftsmith.verify.contract import attention_nodes, window_of
+from draftsmith.verify.folder import ExportFolder, Graph
+from onnxkit.weights.checkpoint import Checkpoint
+
+TORCH = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
+}
+_NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "GatedRMSNorm")
+
+
+@dataclass
+class Target:
+    """The target's checkpoint.
+
+    Attributes:
+        checkpoint: The folder, opened.
+        config: Its configuration.
+        names: Its tensors' names.
+        precision: The export's element type, to which the reference's weights are rounded.
+    """
+
+    checkpoint: Checkpoint
+    config: TargetConfig
+    names: StoredNames
+    precision: torch.dtype
+
+    @cached_property
+    def model(self) -> Any:
+        """transformers' model, its weights rounded as the export's."""
+        return load_reference(self.checkpoint.folder, self.precision)
+
+    def table(self, name: str) -> torch.Tensor:
+        """The embedding or the head in the export's element type."""
+        module = self.model.get_input_embeddings() if name == EMBEDDING else self.model.get_output_embeddings()
+        return module.weight.data.to(self.precision)
+
+
+@dataclass
+class DrafterSource:
+    """The drafter's checkpoint.
+
+    Attributes:
+        checkpoint: The folder, opened.
+        config: Its configuration, with a block of the length that the export has.
+        trained_block: The length that it was trained with.
+    """
+
+    checkpoint: Checkpoint
+    config: DrafterConfig
+    trained_block: int
+
+    def reference(self, target: Target) -> ReferenceDrafter:
+        """The drafter in PyTorch."""
+        tables = target.table(EMBEDDING), target.table(HEAD)
+        return load_drafter(self.checkpoint.folder, self.config, *tables)
+
+
+def open_target(folder: Path, export: ExportFolder) -> Target:
+    """Open the target's checkpoint.
+
+    Raises:
+        ExportError: It is none.
+    """
+    checkpoint = Checkpoint(folder, "--target")
+    config = read_target_config(checkpoint.config)
+    caches = (v.dtype for v in export.decoder.model.graph.inputs if str(v.name).startswith("past_key_values"))
+    return Target(checkpoint, config, find_names(checkpoint, config), TORCH[next(caches, None) or ir.DataType.FLOAT])
+
+
+def open_drafter(folder: Path, graph: Graph) -> DrafterSource:
+    """Open the drafter's checkpoint.
+
+    Raises:
+        ExportError: It is none.
+    """
+    checkpoint = Checkpoint(folder, "--drafter")
+    config = read_drafter(checkpoint, graph.section.get("selector_top_k"))
+    drafts = graph.section.get("num_draft_tokens", config.num_draft_tokens)
+    return DrafterSource(checkpoint, config.shortened(drafts), config.block_size)
+
+
+def check_target_source(export: ExportFolder, target: Target, results: Results) -> None:
+    """The decoder's section and the graph's attributes against the target's ``config.json``."""
+    config, section, model = target.config, export.decoder.section, export.config["model"]
+    expected = {
+        "vocab_size": (model.get("vocab_size"), config.vocab_size),
+        "hidden_size": (section.get("hidden_size"), config.hidden_size),
+        "num_attention_heads": (section.get("num_attention_heads"), config.num_attention_heads),
+        "num_hidden_layers": (section.get("num_hidden_layers"), config.num_hidden_layers),
+        "num_key_value_heads": (section.get("num_key_value_heads"), config.num_key_value_heads),
+        "head_size": (section.get("head_size"), config.head_dim),
+    }
+    faults = [f"{key} is {found}, in config.json {there}" for key, (found, there) in expected.items() if found != there]
+    stops = model.get("eos_token_id", [])
+    missing = set(config.eos_token_ids) - set(stops if isinstance(stops, list) else [stops])
+    faults += [f"eos_token_id has not {sorted(missing)}"] if missing else []
+    if model.get("context_length", 0) > config.longest_context:
+        faults.append(f"context_length is {model['context_length']}, beyond {config.longest_context}")
+    sizes = (config.num_attention_heads, config.num_key_value_heads)
+    faults += _attention_faults(export.decoder, sizes, [(None, True)] * len(attention_nodes(export.decoder)))
+    faults += _epsilon_faults(export.decoder, config.rms_norm_eps, config.hidden_size)
+    results.stated("target's config.json", "section and graph say the same", faults)
+
+
+def check_drafter_source(export: ExportFolder, source: DrafterSource, results: Results) -> None:
+    """The drafter's section and the graph's attributes against its ``config.json``."""
+    graph, config = export.drafter, source.config
+    assert graph is not None
+    expected = {
+        "num_hidden_layers": len(config.layers),
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_size": config.head_dim,
+        "block_size": config.block_size,
+        "selector_top_k": config.top_k,
+        "mask_token_id": config.mask_token_id,
+        "aux_hidden_state_layers": list(config.taps),
+    }
+    found = graph.section
+    faults = [f"kind is {graph.role}, by the tensors {config.kind}"] if graph.role != config.kind else []
+    faults += [f"{key} is {found.get(key)}, by config.json {v}" for key, v in expected.items() if found.get(key) != v]
+    if config.block_size > source.trained_block:
+        faults.append(f"block_size is {config.block_size}, trained with {source.trained_block}")
+    layers = [(layer.window, layer.causal) for layer in config.layers]
+    faults += _attention_faults(graph, (config.num_attention_heads, config.num_key_value_heads), layers)
+    faults += _epsilon_faults(graph, config.rms_norm_eps, config.hidden_size)
+    results.stated("drafter's config.json", "section and graph say the same", faults)
+
+
+def _attention_faults(graph: Graph, heads: tuple[int, int], layers: list[tuple[int | None, bool]]) -> Iterator[str]:
+    nodes = attention_nodes(graph)
+    if len(nodes) != len(layers):
+        yield f"{graph.path.name} has {len(nodes)} attention nodes, not {len(layers)}"
+    for node, (window, causal) in zip(nodes, layers, strict=False):
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        key = "is_causal" if node.op_type == "PagedAttention" else "causal"
+        found = (attributes.get("num_heads"), attributes.get("kv_num_heads"), window_of(node), attributes.get(key, 1))
+        if found != (*heads, window, int(causal)):
+            yield f"{node.name}: heads, kv heads, window, causal are {found}, not {(*heads, window, int(causal))}"
+        if attributes.get("scale", 0.0) != 0.0 or attributes.get("softcap", 0.0) != 0.0:
+            yield f"{node.name}: scale or softcap is not the default"
+
+
+def _epsilon_faults(graph: Graph, epsilon: float, hidden: int) -> Iterator[str]:
+    """Every norm must have the configuration's epsilon. (Unit length, a norm of a head, has its own.)"""
+    for node in graph.nodes(*_NORMS, "PagedAttention"):
+        name = "qk_norm_epsilon" if node.op_type == "PagedAttention" else "epsilon"
+        attribute = node.attributes.get(name)
+        found = attribute.as_float() if attribute is not None else None
+        if found is not None and not np.isclose(found, epsilon, rtol=1e-6) and _is_model_norm(node, hidden):
+            yield f"{node.name}: {name} is {found:g}, rms_norm_eps {epsilon:g}"
+
+
+def _is_model_norm(node: ir.Node, hidden: int) -> bool:
+    if node.op_type == "SimplifiedLayerNormalization":
+        weight = node.inputs[1]
+        return weight is not None and weight.shape is not None and weight.shape[0] == hidden
+    return True
+
+
+def check_shared_bytes(export: ExportFolder, target: Target, results: Results) -> None:
+    """The embedding and the head as both graphs read them, against the checkpoint, byte for byte."""
+    faults, compared = [], 0
+    for graph in export.graphs:
+        for name in (EMBEDDING, HEAD):
+            tensor = graph.initializers.get(name)
+            if tensor is None:
+                continue
+            compared += 1
+            expected = target.table(name)
+            if tuple(tensor.shape.numpy()) != tuple(expected.shape) or tensor.numpy().tobytes() != _bytes(expected):
+                faults.append(f"{graph.path.name}: {name} is not the checkpoint's")
+    results.stated("shared tensors", f"{compared} tables, byte for byte the checkpoint's", faults)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).tobytes()
+    return tensor.numpy().tobytes()
