@@ -52,23 +52,27 @@ def _add_verify(subcommands: Any) -> None:
     verify = subcommands.add_parser(
         "verify",
         help="prove an export, without a GPU",
-        description="Compare an export with PyTorch and run it in the real Engine, lowered to the CPU. Checks that need a "
-        "checkpoint are skipped without it. Exit status 1 where a check fails.",
+        description="Compare an export with PyTorch and run it in the real Engine, lowered to the CPU. What needs a "
+        "checkpoint is skipped without it. Exit status 1 where a check fails.",
         allow_abbrev=False,
     )
     verify.add_argument("export", type=Path, metavar="FOLDER", help="the export")
     verify.add_argument("--target", type=Path, metavar="FOLDER", help="the checkpoint that it was made from")
     verify.add_argument("--drafter", type=Path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page, which needs no network")
     verify.set_defaults(run=_run_verify)
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
     needs_runtime()
+    from draftsmith.report.page import write_report
     from draftsmith.verify.checks import Results
     from draftsmith.verify.run import verify
 
     results = Results()
-    verify(arguments.export, arguments.target, arguments.drafter, results)
+    export = verify(arguments.export, arguments.target, arguments.drafter, results)
+    if arguments.report:
+        write_report(arguments.report, export, results)
     print(f"{arguments.export}: {results.summary()}")
     return 1 if results.failed else 0
 

@@ -25,7 +25,7 @@ from draftsmith.validation.packed_session import Array
 from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import ExportFolder, Graph
 from draftsmith.verify.sources import DrafterSource, Target
-from draftsmith.verify.target import LIMIT, expected_of, random_ids, relative
+from draftsmith.verify.target import LIMIT, random_ids, relative
 
 # New context rows of two requests in each run; between runs a part of the drafts was accepted.
 _STEPS = [(300, 9), (3, 8), (1, 5), (8, 1)]
@@ -83,7 +83,7 @@ def _run(
     ring = graph.section.get("sliding_window", -1)
     session = DraftSession(path, 2, config.block_size, config.mask_token_id, ring if ring > 0 else None)
     requests = [Request(), Request()]
-    sequences = [expected_of(target, random_ids(target.config.vocab_size, seed, 330)) for seed in (5, 6)]
+    sequences = [target.expected(random_ids(target.config.vocab_size, seed, 330)) for seed in (5, 6)]
     taps = [np.concatenate([sequence.streams[tap] for tap in config.taps], axis=-1) for sequence in sequences]
     for counts in _STEPS:
         turns = [

@@ -25,8 +25,8 @@ from draftsmith.verify.sources import (
 from draftsmith.verify.target import check_target
 
 
-def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None, results: Results) -> None:
-    """Check an export. Its files are not touched: what runs is a lowered copy.
+def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None, results: Results) -> ExportFolder:
+    """Check an export; gives it, opened. Its files are not touched: what runs is a lowered copy.
 
     Args:
         folder: The export.
@@ -40,6 +40,12 @@ def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None
     export = open_export(folder)
     target = open_target(target_folder, export) if target_folder else None
     drafter = open_drafter(drafter_folder, export.drafter) if drafter_folder and export.drafter else None
+    prove(export, target, drafter, results)
+    return export
+
+
+def prove(export: ExportFolder, target: Target | None, drafter: DrafterSource | None, results: Results) -> None:
+    """Check an export that is open, beside what it was made from."""
     readable = check_files(export, results)
     check_contract(export, results)
     _check_sources(export, target, drafter, readable, results)
@@ -49,7 +55,8 @@ def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None
     with tempfile.TemporaryDirectory(prefix="draftsmith-verify-") as work:
         low = Path(work) / "low"
         with results.guarded("lowering"):
-            widen(folder, low)
+            widen(export.path, low)
+        if low.is_dir():
             _check_numbers(export, low, target, drafter, results)
 
 

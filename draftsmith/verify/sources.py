@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
 from drafters.config import DrafterConfig
 from drafters.reading import read_drafter
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
-from draftsmith.validation.reference import load_reference
+from draftsmith.validation.packed_session import Array
+from draftsmith.validation.reference import entering_streams, load_reference
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
@@ -32,6 +33,15 @@ TORCH = {
 _NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "GatedRMSNorm")
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the stream entering every layer."""
+
+    ids: Array
+    logits: Array
+    streams: list[Array]
+
+
 @dataclass
 class Target:
     """The target's checkpoint.
@@ -41,12 +51,25 @@ class Target:
         config: Its configuration.
         names: Its tensors' names.
         precision: The export's element type, to which the reference's weights are rounded.
+        seen: What was run.
     """
 
     checkpoint: Checkpoint
     config: TargetConfig
     names: StoredNames
     precision: torch.dtype
+    seen: dict[bytes, Expected] = field(default_factory=dict)
+
+    def expected(self, ids: Array) -> Expected:
+        """Run transformers on a sequence of token ids, once."""
+        key = ids.tobytes()
+        if key not in self.seen:
+            batch = torch.tensor(ids[None])
+            with torch.no_grad():
+                logits = self.model(input_ids=batch).logits[0].numpy()
+            streams = [stream[0].numpy() for stream in entering_streams(self.model, batch)]
+            self.seen[key] = Expected(ids, logits, streams)
+        return self.seen[key]
 
     @cached_property
     def model(self) -> Any:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from draftsmith.validation.dense_session import DenseSession
 from draftsmith.validation.packed_session import Array, PackedSession
-from draftsmith.validation.reference import entering_streams
 from draftsmith.verify.checks import Check, Results, Verdict
 from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.sources import Target
@@ -21,23 +18,6 @@ LIMIT = 1e-5
 
 # Tokens of two requests in each run: a prompt in chunks, one of which crosses a page of 256, then token by token.
 _STEPS = [(200, 9), (90, 2)] + [(1, 1)] * 6
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the stream entering every layer."""
-
-    ids: Array
-    logits: Array
-    streams: list[Array]
-
-
-def expected_of(target: Target, ids: Array) -> Expected:
-    """Run transformers on a sequence of token ids."""
-    batch = torch.tensor(ids[None])
-    with torch.no_grad():
-        logits = target.model(input_ids=batch).logits[0].numpy()
-    return Expected(ids, logits, [stream[0].numpy() for stream in entering_streams(target.model, batch)])
 
 
 def relative(got: Array, wanted: Array) -> float:
@@ -72,7 +52,7 @@ def _run_packed(export: ExportFolder, low: Path, target: Target) -> tuple[float,
     session = PackedSession(low / export.decoder.path.name, 2)
     pruned = "logits_indices" in session.inputs
     sequences = [
-        expected_of(target, random_ids(target.config.vocab_size, seed, length)) for seed, length in ((1, 300), (2, 21))
+        target.expected(random_ids(target.config.vocab_size, seed, length)) for seed, length in ((1, 300), (2, 21))
     ]
     worst, rows, at = 0.0, [], [0, 0]
     for counts in _STEPS:
@@ -88,7 +68,7 @@ def _run_packed(export: ExportFolder, low: Path, target: Target) -> tuple[float,
 
 def _run_dense(export: ExportFolder, low: Path, target: Target) -> tuple[float, list[tuple[Array, list[Array]]]]:
     session = DenseSession(low / export.decoder.path.name, 1)
-    sequence = expected_of(target, random_ids(target.config.vocab_size, 1, 80))
+    sequence = target.expected(random_ids(target.config.vocab_size, 1, 80))
     worst, rows, start = 0.0, [], 0
     for count in [64] + [1] * 16:
         results = session(sequence.ids[None, start : start + count])

@@ -1,0 +1,1 @@
+"""The report of a proof: one HTML file that needs no network."""
