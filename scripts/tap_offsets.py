@@ -1,8 +1,8 @@
 """What a tap that is off by one layer costs, and that verify sees it: tap_offsets.py OUT_DIR
 
 Moves the taps of the bundled pair's exports by one layer up and down, one at a time and all together, by editing the
-graph. For each it decodes the bundled prompts in the real Engine and runs verify's tap check. Writes a table in Markdown
-(OUT_DIR/tap-offsets.md) and a figure (OUT_DIR/tap-offsets.svg).
+graph. For each it decodes the bundled prompts in the real Engine and runs verify's tap check. Writes a table in
+Markdown (OUT_DIR/tap-offsets.md) and a figure (OUT_DIR/tap-offsets.svg).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from draftsmith.report import pictures  # noqa: E402
-from draftsmith.speculate import read_prompts, speculate  # noqa: E402
-from draftsmith.validation.reference import operator_epsilon  # noqa: E402
-from draftsmith.validation.widen import widen  # noqa: E402
-from draftsmith.verify.checks import Results  # noqa: E402
-from draftsmith.verify.folder import open_export  # noqa: E402
-from draftsmith.verify.target import check_target  # noqa: E402
-from scripts.faults.graphs import edited, move_all_taps, move_tap  # noqa: E402
-from scripts.verify_faults import PAIR, Pair, make_pair  # noqa: E402
+from draftsmith.report import pictures
+from draftsmith.speculate import read_prompts, speculate
+from draftsmith.validation.reference import operator_epsilon
+from draftsmith.validation.widen import widen
+from draftsmith.verify.checks import Results
+from draftsmith.verify.folder import open_export
+from draftsmith.verify.target import check_target
+from scripts.faults.graphs import edited, move_all_taps, move_tap
+from scripts.verify_faults import PAIR, Pair, make_pair
 
 TOKENS = 96
 

@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 source scripts/venv.sh
 
 venv=${VENV:-.venv-test}
+install_system_package chromium  # the report is opened in it
 make_venv "$venv" cpu,verify,dev
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .

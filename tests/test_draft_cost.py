@@ -88,6 +88,12 @@ def test_one_request_that_is_too_large_is_a_note() -> None:
     assert options.max_batch_size == 1 and "lower one of them" in cost.note(1_000_000)[0]
 
 
+def test_the_widest_window_counts() -> None:
+    layers = (LayerAttention(64, True), LayerAttention(40, True))
+    assert replace(CONFIG, layers=layers).window == replace(CONFIG, layers=layers[::-1]).window == 64
+    assert replace(CONFIG, layers=(*layers, LayerAttention(None, True))).window is None
+
+
 @pytest.mark.parametrize("window", [None, 2048])
 def test_dspark_has_a_ring_only_with_a_window(window: int | None) -> None:
     layers = (LayerAttention(window, False),) * 5

@@ -29,14 +29,17 @@ p { margin: .25rem 0 .75rem; } .mute { color: var(--mute); }
 .skipped { color: var(--mute); }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top; padding: .35rem .5rem;
   border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; } th { font-weight: 600; }
+th, td.verdict { white-space: nowrap; }
 td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
+figure { margin: 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem 2rem; }
 svg { width: 100%; height: auto; max-width: 40rem; display: block; } .wide { overflow-x: auto; }
 svg .text { font: 11px system-ui, sans-serif; fill: var(--ink); } svg .line { stroke: var(--rule); }
-svg .layer, svg .away { fill: var(--soft); } svg .here { fill: var(--leaf); } svg .wrong { fill: var(--bad); }
+svg .layer, svg .away { fill: var(--soft); } svg .here { fill: var(--leaf); } svg .wrong { fill: #e5867c; }
 svg .bar, svg .target { fill: var(--blue); } svg .shared { fill: var(--sand); } svg .drafter { fill: var(--leaf); }
-@media (max-width: 40rem) { .checks thead { display: none; } .checks tr { display: block; padding: .4rem 0;
-  border-bottom: 1px solid var(--rule); } .checks td { display: block; border: 0; padding: .1rem 0; } }
+@media (max-width: 40rem) { .checks thead { display: none; }
+  .checks tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--rule); }
+  .checks td { display: block; border: 0; padding: .1rem 0; } .checks td:nth-child(-n+2) { display: inline; } }
 """
 
 
@@ -89,15 +92,15 @@ def _summary(export: ExportFolder, results: Results) -> Iterator[str]:
 
 
 def _checks(results: Results) -> Iterator[str]:
-    titles = "".join(f"<th>{title}</th>" for title in ("verdict", "check", "what", "error", "limit"))
+    titles = "".join(f"<th>{title}</th>" for title in ("verdict", "check", "what", "error"))
     yield f"<h2>Checks</h2>\n<table class='checks'><thead><tr>{titles}</tr></thead><tbody>"
     for check in results.checks:
         kind = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.SKIPPED: "skipped"}[check.verdict]
         what = "<br>".join(escape(line) for line in check.what.splitlines())
-        error, limit = (f"{x:.1e}" if x is not None else "" for x in (check.error, check.limit))
+        error = f"{check.error:.1e} of {check.limit:.0e}" if check.error is not None else ""
         yield (
-            f'<tr><td class="verdict {kind}">{kind}</td><td>{escape(check.name)}</td><td>{what}</td>'
-            f'<td class="number">{error}</td><td class="number">{limit}</td></tr>'
+            f'<tr><td class="verdict {kind}">{kind}</td> <td>{escape(check.name)}</td><td>{what}</td>'
+            f'<td class="number">{error}</td></tr>'
         )
     yield "</tbody></table>"
 

@@ -64,7 +64,9 @@ def change_table(graph: ir.Graph, part: str, change: Change) -> None:
 
 def swap_weights(graph: ir.Graph, first: str, second: str) -> None:
     """Exchange what is read as two weights."""
-    a, b = (next(v for n, v in graph.initializers.items() if part in n) for part in (first, second))
+    values = graph.initializers
+    a, b = (values.get(part) or next(v for n, v in values.items() if part in n) for part in (first, second))
+    assert a is not b
     a.const_value, b.const_value = b.const_value, a.const_value
     for value in (a, b):
         assert value.const_value is not None

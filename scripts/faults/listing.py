@@ -145,7 +145,6 @@ CONFIG: list[tuple[str, Callable[[Json, Json], object]]] = [
     ("config: mask_token_id", of_drafter(mask_token_id=7)),
     ("config: mask_token_id beyond the vocabulary", of_drafter(mask_token_id=640)),
     ("config: sliding_window", of_drafter(sliding_window=512)),
-    ("config: no sliding_window", of_drafter(sliding_window=0)),
     ("config: selector_top_k", of_drafter(selector_top_k=3)),
     ("config: drafter's heads", of_drafter(num_key_value_heads=4)),
     ("config: drafter's head_size", of_drafter(head_size=64)),
@@ -223,5 +222,6 @@ FAULTS = [
     *(Fault(name, edited("model", edit)) for name, edit in TARGET),
     *(Fault(name, edited("drafter", edit), kinds) for name, edit, kinds in DRAFTER),
     *(Fault(name, configured(change)) for name, change in CONFIG),
+    Fault("config: no sliding_window", configured(of_drafter(sliding_window=0)), D2),  # DSpark needs none
     *(Fault(name, apply) for name, apply in FILES),
 ]
