@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,8 @@ class DraftSession:
             "block_table": self.tables,
             "attention_metadata": np.array([counts.max(), total.max(), total.min()], np.int32),
         }
+        if "q_row_map" in self.inputs:  # of other tools' graphs: the block row whose query a row gets
+            feeds["q_row_map"] = self._query_rows(qkv, cumulative, len(drafted) + extra_slots)
         results = dict(zip(self.outputs, self.session.run(None, feeds | self.caches), strict=True))
         self.results = results
         for name in self.caches:
@@ -84,6 +87,14 @@ class DraftSession:
         self.length = self.length + np.array([len(kept) for kept in taps], np.int32)
         slots = iter(zip(results["draft_candidate_ids"], results["draft_scores"], strict=True))
         return [next(slots) if turn.anchor is not None else None for turn in turns]
+
+    def _query_rows(self, qkv: list[int], cumulative: list[int], slots: int) -> Array:
+        """Block rows get their own query; a context row any of its request's block, or the first where it has none."""
+        rows = []
+        for start, stop in pairwise(cumulative):
+            own = next((row for row in qkv[start:stop] if row < slots * self.block), 0)
+            rows += [row if row < slots * self.block else own for row in qkv[start:stop]]
+        return np.array(rows, np.int32)
 
     def _ingested(self, taps: Array) -> Array:
         return taps if self.window is None else taps[-(self.window + self.block) :]

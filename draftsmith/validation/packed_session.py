@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 class PackedSession:
     """Several requests over one pool of pages. Pages are handed out in a shuffled order, and hold garbage at first."""
 
-    def __init__(self, graph: Path, requests: int, pages: int = 12) -> None:
+    def __init__(self, graph: Path, requests: int, pages: int = 12, page: int = 256) -> None:
         self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [output.name for output in self.session.get_outputs()]
@@ -26,8 +26,8 @@ class PackedSession:
         self.state: dict[str, Array] = {}
         for name, value in self.inputs.items():
             if name.startswith("past_key_values"):
-                self.page = value.shape[1]
-                self.state[name] = rng.standard_normal([pages, *value.shape[1:]], np.float32)
+                self.page = value.shape[1] if isinstance(value.shape[1], int) else page  # a graph may leave it open
+                self.state[name] = rng.standard_normal([pages, self.page, *value.shape[2:]], np.float32)
             elif name.startswith("past."):
                 self.state[name] = np.zeros([requests, *value.shape[1:]], np.float32)
 
@@ -43,6 +43,11 @@ class PackedSession:
             "block_table": self._block_table(total),
             "attention_metadata": np.array([counts.max(), total.max(), total.max()], np.int32),
         }
+        if "position_ids" in self.inputs:  # of other tools' graphs; for text all three rows are the same
+            positions = np.concatenate([np.arange(a, b) for a, b in zip(self.past, total, strict=True)])
+            feeds["position_ids"] = (
+                np.tile(positions, (3, 1)) if len(self.inputs["position_ids"].shape) == 2 else positions
+            )
         if "logits_indices" in self.inputs:
             feeds["logits_indices"] = cumulative[1:] - 1
         if "state_update_active" in self.inputs:

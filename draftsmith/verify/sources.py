@@ -144,7 +144,9 @@ def check_target_source(export: ExportFolder, target: Target, results: Results) 
     if model.get("context_length", 0) > config.longest_context:
         faults.append(f"context_length is {model['context_length']}, beyond {config.longest_context}")
     sizes = (config.num_attention_heads, config.num_key_value_heads)
-    faults += _attention_faults(export.decoder, sizes, [(None, True)] * len(attention_nodes(export.decoder)))
+    faults += _attention_faults(
+        export.decoder, sizes, config.head_dim, [(None, True)] * len(attention_nodes(export.decoder))
+    )
     faults += _epsilon_faults(export.decoder, config.rms_norm_eps, config.hidden_size)
     results.stated("target's config.json", "section and graph say the same", faults)
 
@@ -168,12 +170,15 @@ def check_drafter_source(export: ExportFolder, source: DrafterSource, results: R
     if config.block_size > source.trained_block:
         faults.append(f"block_size is {config.block_size}, trained with {source.trained_block}")
     layers = [(layer.window, layer.causal) for layer in config.layers]
-    faults += _attention_faults(graph, (config.num_attention_heads, config.num_key_value_heads), layers)
+    sizes = (config.num_attention_heads, config.num_key_value_heads)
+    faults += _attention_faults(graph, sizes, config.head_dim, layers)
     faults += _epsilon_faults(graph, config.rms_norm_eps, config.hidden_size)
     results.stated("drafter's config.json", "section and graph say the same", faults)
 
 
-def _attention_faults(graph: Graph, heads: tuple[int, int], layers: list[tuple[int | None, bool]]) -> Iterator[str]:
+def _attention_faults(
+    graph: Graph, heads: tuple[int, int], width: int, layers: list[tuple[int | None, bool]]
+) -> Iterator[str]:
     nodes = attention_nodes(graph)
     if len(nodes) != len(layers):
         yield f"{graph.path.name} has {len(nodes)} attention nodes, not {len(layers)}"
@@ -183,8 +188,9 @@ def _attention_faults(graph: Graph, heads: tuple[int, int], layers: list[tuple[i
         found = (attributes.get("num_heads"), attributes.get("kv_num_heads"), window_of(node), attributes.get(key, 1))
         if found != (*heads, window, int(causal)):
             yield f"{node.name}: heads, kv heads, window, causal are {found}, not {(*heads, window, int(causal))}"
-        if attributes.get("scale", 0.0) != 0.0 or attributes.get("softcap", 0.0) != 0.0:
-            yield f"{node.name}: scale or softcap is not the default"
+        scale = attributes.get("scale", 0.0)
+        if (scale and not np.isclose(scale, width**-0.5)) or attributes.get("softcap", 0.0):
+            yield f"{node.name}: scale is {scale:g}, or there is a softcap; it should be one over the root of {width}"
 
 
 def _epsilon_faults(graph: Graph, epsilon: float, hidden: int) -> Iterator[str]:

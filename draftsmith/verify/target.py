@@ -49,7 +49,8 @@ def check_target(export: ExportFolder, low: Path, target: Target, taps: Sequence
 
 def _run_packed(export: ExportFolder, low: Path, target: Target) -> tuple[float, list[tuple[Array, list[Array]]]]:
     """The largest error of logits, and for each run and request its taps and the streams at the same tokens."""
-    session = PackedSession(low / export.decoder.path.name, 2)
+    page = export.config.get("engine", {}).get("dynamic_batching", {}).get("block_size", 256)
+    session = PackedSession(low / export.decoder.path.name, 2, page=page)
     pruned = "logits_indices" in session.inputs
     sequences = [
         target.expected(random_ids(target.config.vocab_size, seed, length)) for seed, length in ((1, 300), (2, 21))
