@@ -1,4 +1,4 @@
-"""What a tap that is off by one layer costs, and that verify sees it: tap_offsets.py OUT_DIR
+"""What a tap that is off by one layer costs, and that verify sees it: python -m scripts.tap_offsets OUT_DIR
 
 Moves the taps of the bundled pair's exports by one layer up and down, one at a time and all together, by editing the
 graph. For each it decodes the bundled prompts in the real Engine and runs verify's tap check. Writes a table in
@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from draftsmith.report import pictures
 from draftsmith.speculate import read_prompts, speculate

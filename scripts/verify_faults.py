@@ -1,4 +1,4 @@
-"""Apply every known fault to good exports and count what verify catches: verify_faults.py [--every N] [--table FILE]
+"""Apply every known fault to good exports and count what verify catches: python -m scripts.verify_faults
 
 Exports the bundled pair (DFlash 2, the same with a window of 40, DSpark), checks that verify passes on each, then does
 one fault at a time to a copy. Exit status 1 where one is not caught. With ``--every N`` only each N-th fault is done.
@@ -15,19 +15,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from builder.cli import main as build
+from draftsmith.verify.checks import Check, Results, Verdict
+from draftsmith.verify.folder import open_export
+from draftsmith.verify.run import prove
+from draftsmith.verify.sources import DrafterSource, Target, open_drafter, open_target
+from onnxkit.errors import ExportError
+from scripts.faults import Fault
+from scripts.faults.listing import FAULTS
 
-from builder.cli import main as build  # noqa: E402
-from draftsmith.verify.checks import Check, Results, Verdict  # noqa: E402
-from draftsmith.verify.folder import open_export  # noqa: E402
-from draftsmith.verify.run import prove  # noqa: E402
-from draftsmith.verify.sources import DrafterSource, Target, open_drafter, open_target  # noqa: E402
-from onnxkit.errors import ExportError  # noqa: E402
-from scripts.faults import Fault  # noqa: E402
-from scripts.faults.listing import FAULTS  # noqa: E402
-
-PAIR = ROOT / "tests" / "assets" / "pair"
+PAIR = Path(__file__).parent.parent / "tests" / "assets" / "pair"
 
 
 class Caught(BaseException):
