@@ -147,7 +147,7 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
     context_length = _context_length(options, config)
-    drafter = read_drafter(options, config) if options.drafter else None
+    drafter = read_drafter(options, config, checkpoint, names) if options.drafter else None
     page_size = _page_size(options, config, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)

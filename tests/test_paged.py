@@ -179,7 +179,6 @@ def test_attributes_that_are_not_done_are_refused(attributes: dict[str, Any]) ->
     ("toggled", "expected"),
     [
         ("slot_mapping", "slot_mapping"),
-        ("head_sink", "head_sink"),
         ("k_scale", "k_scale"),
         ("v_scale", "v_scale"),
         ("key", "key and value apart"),
