@@ -1,4 +1,4 @@
-"""Beyond the plain case: biases, sinks, tables of the drafter's own, parts of the vocabulary, rows without a prediction."""
+"""Beyond the plain case: biases, sinks, tables of the drafter's own, parts of the vocabulary, idle anchor rows."""
 
 from __future__ import annotations
 
