@@ -51,7 +51,7 @@ def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:
     Raises:
         ExportError: The text model or the head is not there, or is there twice.
     """
-    notes = _leave_out(checkpoint, config)
+    notes = [*_leave_out(checkpoint, config), *config.notes]
     prefix = _text_prefix(checkpoint)
     head, tied = _head(checkpoint, config, f"{prefix}embed_tokens.weight", notes)
     return StoredNames(prefix, head, tied, tuple(notes))

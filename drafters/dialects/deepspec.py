@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect, any_key, architecture
+from drafters.dialects.dialect import Dialect, architecture
 from onnxkit.json_object import JsonObject
 
 ARCHITECTURE = "Qwen3DSparkModel"
@@ -11,7 +11,7 @@ ARCHITECTURE = "Qwen3DSparkModel"
 def _claims(config: JsonObject) -> str | None:
     if architecture(config) == ARCHITECTURE and "target_layer_ids" in config:
         return f"the architecture {ARCHITECTURE} with flat keys"
-    return any_key(config, "num_anchors")
+    return "num_anchors beside flat keys" if "num_anchors" in config and "target_layer_ids" in config else None
 
 
 DIALECT = Dialect(

@@ -120,8 +120,8 @@ def _same_in_both(sections: list[JsonObject]) -> None:
 
 
 def _refuse_unknown(home: JsonObject, stretched: bool) -> None:
-    """Refuse keys that no embedding has: a misspelt one would leave its default in force. YaRN's are idle where a kind is
-    named and is another, and ambiguous where none is."""
+    """Refuse keys that no embedding has: a misspelt one would leave its default in force. YaRN's are idle where a
+    kind is named and is another, and ambiguous where none is."""
     named = stretched or "rope_type" in home or "type" in home
     known = (*_COMMON_KEYS, *(_YARN_KEYS if named else ()))
     for key in home.data:

@@ -12,6 +12,7 @@ from onnxkit.weights.safetensors_file import StoredTensor, read_header
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_RAW = (".pt", ".pth", ".bin", ".ckpt", ".distcp")
 
 
 class Checkpoint:
@@ -78,12 +79,16 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
         return read_header(folder / SINGLE_FILE)
     if index:
         return _read_shards(folder)
+    files = sorted(p.name for p in folder.iterdir() if p.is_file())
+    raw = [name for name in files if name.endswith(_RAW)]
     raise ExportError(
         "The checkpoint holds no weights that can be read.",
         where=folder,
-        found=listed(sorted(p.name for p in folder.iterdir() if p.is_file())),
+        found=listed(files) + (f"\n({raw[0]} looks like the raw state of a training run)" if raw else ""),
         accepted=f"{SINGLE_FILE}, or shards with {INDEX_FILE}",
-        fix="Save the model as safetensors (save_pretrained does so).",
+        fix="Export the run to a Hugging Face checkpoint first."
+        if raw
+        else "Save the model as safetensors (save_pretrained does so).",
     )
 
 

@@ -126,3 +126,10 @@ def read_integers(tensor: StoredTensor) -> list[int]:
     with tensor.path.open("rb") as file:
         file.seek(tensor.offset)
         return [int(value) for value in np.frombuffer(file.read(tensor.length), dtype)]
+
+
+def read_floats(tensor: StoredTensor) -> np.ndarray[Any, Any]:
+    """The values of a small tensor of floating-point numbers, as float32."""
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        return np.frombuffer(file.read(tensor.length), DTYPES[tensor.dtype].numpy()).astype(np.float32)
