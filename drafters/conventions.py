@@ -100,7 +100,10 @@ def mask_token(homes: Homes, vocab_size: int) -> int:
     Raises:
         ExportError: It is missing or beyond the vocabulary.
     """
-    return int(homes.integer("mask_token_id", minimum=0, maximum=vocab_size - 1))
+    token = int(homes.integer("mask_token_id", minimum=0))
+    if token >= vocab_size:
+        raise homes.error("mask_token_id", f"a whole number from 0 up to {vocab_size - 1} (vocab_size {vocab_size})")
+    return token
 
 
 def anchor_predicts(homes: Homes, dialect: Dialect, family: str, block: int) -> bool:
@@ -180,11 +183,17 @@ def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
     """
     kinds, forced = layer_kinds(homes), bool(homes.boolean("use_swa", default=False))
     causal = _causal(homes)
+    for key in ("sliding_window", "swa_window_size"):
+        homes.integer(key, default=None)  # a wrong type is told where nothing slides, too
+    homes.integer("max_window_layers", minimum=0, default=None)
     if "swa_window_size" in homes and "use_swa" not in homes:
         raise homes.error("use_swa", "true or false, since there is a swa_window_size")
     if SLIDING not in kinds and not forced:
         return tuple(LayerAttention(None, causal or False) for _ in kinds)
     window_key = "swa_window_size" if forced else "sliding_window"
+    if window_key not in homes:
+        why = "use_swa is true" if forced else "layers slide by layer_types, or by use_sliding_window and max_window_layers"
+        raise homes.error(window_key, f"a whole number from 1, since {why}")
     window = int(homes.integer(window_key))
     if forced and SLIDING in kinds:
         raise disagreement(homes.place("layer_types"), homes.place("use_swa"), SLIDING, "true")
@@ -221,10 +230,10 @@ def layer_kinds(homes: Homes) -> tuple[str, ...]:
     """
     count = homes.integer("num_hidden_layers")
     if "layer_types" in homes:
-        kinds = homes.strings("layer_types")
+        kinds, asked = homes.strings("layer_types"), homes.boolean("use_sliding_window", default=True)
         if len(kinds) != count or not set(kinds) <= {FULL, SLIDING}:
             raise homes.error("layer_types", f"{count} entries (num_hidden_layers), each {FULL} or {SLIDING}")
-        if SLIDING in kinds and homes.boolean("use_sliding_window", default=True) is False:
+        if SLIDING in kinds and not asked:
             raise disagreement(homes.place("layer_types"), homes.place("use_sliding_window"), SLIDING, "false")
         return tuple(kinds)
     if not homes.boolean("use_sliding_window", default=False):

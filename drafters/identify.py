@@ -23,6 +23,10 @@ _MARKS = {
 }
 
 
+# Names of plain DFlash drafters.
+_PLAIN = ("DFlashDraftModel", "Qwen3DFlashDraftModel", "DFlashSpeculator")
+
+
 def identify(checkpoint: Checkpoint) -> str:
     """The kind of drafter: ``dflash``, ``dflash2`` or ``dspark``.
 
@@ -67,6 +71,12 @@ def _without_marks(config: JsonObject, names: DraftNames) -> tuple[str, str]:
     stored = names("fc.weight")
     if architecture(config) == DEEPSPEC:
         return DSPARK, f"the tensor {stored} and the architecture {DEEPSPEC}, without a Markov head"
+    if "markov_rank" in config and architecture(config) not in _PLAIN:
+        raise config.error(
+            "architectures",
+            f"{DEEPSPEC}, whose anchor's row predicts, or {_PLAIN[0]}: without a Markov head, nothing else tells",
+            "Get config.json again from where the drafter comes from.",
+        )
     for declared, kind in {"dspark": DSPARK, "dflash2": DFLASH2}.items():
         for section in (config.data, *(data for data in config.data.values() if isinstance(data, dict))):
             for key in ("speculators_model_type", "projector_type"):

@@ -94,9 +94,13 @@ def read_identified(
     if homes.string("attention_mode", choices=["gqa", "mha"], default="gqa") == "mha" and heads != kv_heads:
         raise homes.error("attention_mode", f"gqa: there are {kv_heads} key heads for {heads} query heads")
     head_dim = homes.integer("head_dim", default=hidden // heads)  # checked against q_proj's rows
+    if head_dim % 2:
+        raise homes.error("head_dim", "an even number: one half of a head is rotated against the other")
     block = conventions.block_size(homes, block_size)
     if family == DFLASH2:
-        declared = homes.integer("selector_top_k", maximum=vocab)
+        declared = homes.integer("selector_top_k")
+        if declared > vocab:
+            raise homes.error("selector_top_k", f"a whole number from 1 up to {vocab} (vocab_size)")
         if top_k not in (None, declared):
             raise homes.error("selector_top_k", f"{top_k}, as dflash2_top_k asks for", "Leave dflash2_top_k out.")
         top_k = declared

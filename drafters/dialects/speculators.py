@@ -56,7 +56,7 @@ def _defaults(family: str) -> Mapping[str, Any]:
 
 
 def _claims(config: JsonObject) -> str | None:
-    return any_key(config, "speculators_model_type", "speculators_config", "transformer_layer_config")
+    return any_key(config, "speculators_model_type", "speculators_config")
 
 
 DIALECT = Dialect(
