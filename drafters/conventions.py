@@ -192,7 +192,11 @@ def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
         return tuple(LayerAttention(None, causal or False) for _ in kinds)
     window_key = "swa_window_size" if forced else "sliding_window"
     if window_key not in homes:
-        why = "use_swa is true" if forced else "layers slide by layer_types, or by use_sliding_window and max_window_layers"
+        why = (
+            "use_swa is true"
+            if forced
+            else "layers slide by layer_types, or by use_sliding_window and max_window_layers"
+        )
         raise homes.error(window_key, f"a whole number from 1, since {why}")
     window = int(homes.integer(window_key))
     if forced and SLIDING in kinds:
