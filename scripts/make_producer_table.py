@@ -34,8 +34,8 @@ This page is made from the code by `scripts/make_producer_table.py`; a test sees
 Each key of a config is honoured, checked against something, known to have no effect on the graph, or refused. A key
 that is none of these is refused in a section that shapes the drafter (`dflash_config`, `dspark_config`,
 `transformer_layer_config`, the rotary sections) and in a target's `text_config`; at the top level it is named in
-a note. A key may stand in any section of a drafter's; where two sections hold it, they must agree. `null` is absence. Every
-tensor is read, left out on purpose, or an error.
+a note. A key may stand in any section of a drafter's; where two sections hold it, they must agree. `null` is
+absence. Every tensor is read, left out on purpose, or an error.
 
 The kind of a drafter, and who made it, are told by the tensors first, then by the config; the decision is the first
 note of an export.
