@@ -245,6 +245,12 @@ def _notes(checkpoint: Checkpoint, found: Identity) -> Iterator[str]:
             "trained with one window for all rows of a block, the anchor's; here it moves with each row, so that later "
             "rows see a few positions fewer"
         )
+    doubted = found.dialect.theta_in_doubt
+    if doubted and conventions.rotary(homes, 2, conventions.layer_kinds(homes)).theta == doubted:
+        yield (
+            f"its rotary base is {doubted:g}, which {found.dialect.name}'s exporter has written for drafters that were "
+            "trained with another one: compare it with the training's, mostly the target's"
+        )
     fused = tensor(checkpoint, found.names, "fc.weight")
     for key in ("dtype", "torch_dtype"):
         known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

@@ -116,6 +116,28 @@ def test_one_bound_for_a_block_is_noted(tmp_path: Path) -> None:
     assert [(layer.window, layer.causal) for layer in found.layers] == [(64, True)] * 2
 
 
+@pytest.mark.parametrize(("theta", "doubted"), [(10000.0, True), (1e7, False)])
+def test_a_base_in_doubt_is_noted(tmp_path: Path, theta: float, doubted: bool) -> None:
+    folder = write_as("ModelOpt", "dspark", tmp_path)
+    data = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(data | {"rope_theta": theta}))
+    assert any("rotary base is 10000" in note for note in config(folder).notes) is doubted
+
+
+@pytest.mark.parametrize("section", ["", "dflash_config"])
+def test_a_key_that_stands_twice_in_one_object(tmp_path: Path, section: str) -> None:
+    folder = made(tmp_path, "dspark")
+    text = (folder / "config.json").read_text()
+    text = (
+        text.replace('"block_size": 8', '"block_size": 8, "block_size": 7')
+        if section
+        else text.replace('"head_dim": 32', '"head_dim": 32, "head_dim": 64')
+    )
+    (folder / "config.json").write_text(text)
+    message_ = message(folder)
+    assert "stands twice" in message_ and ("block_size" if section else "head_dim") in message_
+
+
 def test_the_table() -> None:
     """Each honoured key says which field it decides; each other one what becomes of it, and nothing of fields."""
     fields = DrafterConfig.__dataclass_fields__

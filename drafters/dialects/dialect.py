@@ -30,7 +30,7 @@ class Dialect:
         keys: Further keys that it alone writes.
         defaults: What its own writer leaves out where it has the default, by kind of drafter.
         one_bound: Whether it trains all rows of a block with the window of the anchor's row.
-        says_block_size: Whether its configuration holds the block's size.
+        theta_in_doubt: A rotary base that its exporter wrote for drafters with another one.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Dialect:
     keys: tuple[Key, ...] = ()
     defaults: Callable[[str], Mapping[str, Any]] = _nothing
     one_bound: bool = False
-    says_block_size: bool = True
+    theta_in_doubt: float | None = None
 
     def marked(self, names: list[str]) -> str | None:
         """The first of some stored names that only this producer has."""

@@ -24,5 +24,6 @@ DIALECT = Dialect(
         "joint_proj.": "markov_head.joint_proj.",
         "confidence_proj.": "confidence_head.proj.",
     },
+    theta_in_doubt=10000.0,  # a class default that the exporter of some releases saw before the real value
     keys=tuple(without_effect("dflash_export_rope_scaling producer", "how it was exported")),
 )

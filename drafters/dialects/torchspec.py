@@ -24,5 +24,4 @@ DIALECT = Dialect(
         Key("num_taps", Use.CHECKED, "the number of taps; TorchSpec writes it as num_target_layers", own=True),
         Key("target_num_hidden_layers", Use.CHECKED, "the target's layers, as num_target_layers of other producers"),
     ),
-    says_block_size=False,
 )

@@ -47,7 +47,7 @@ class Checkpoint:
                 accepted="a checkpoint folder as the transformers library saves it",
                 fix=f"Point {option} at the folder that holds config.json.",
             )
-        self.config = JsonObject(load_json(folder / "config.json"), str(folder / "config.json"))
+        self.config = JsonObject(load_json(folder / "config.json", once=True), str(folder / "config.json"))
         self.tensors = _read_tensors(folder)
         self.claimed: set[str] = set()
 
@@ -93,7 +93,7 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _read_shards(folder: Path) -> dict[str, StoredTensor]:
-    weight_map = JsonObject(load_json(folder / INDEX_FILE), INDEX_FILE).section("weight_map").data
+    weight_map = JsonObject(load_json(folder / INDEX_FILE, once=True), INDEX_FILE).section("weight_map").data
     shards = {name: _shard_path(folder, name, shard) for name, shard in weight_map.items()}
     missing = sorted({path.name for path in shards.values() if not path.is_file()})
     if missing:
