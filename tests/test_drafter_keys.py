@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from drafters.config import DrafterConfig
+from drafters.config import DrafterConfig, DSpark
 from drafters.dialects import KEYS
 from drafters.names import canonical
 from drafters.reading import read_drafter
@@ -116,6 +116,20 @@ def test_one_bound_for_a_block_is_noted(tmp_path: Path) -> None:
     found = config(tmp_path)
     assert any("one window for all rows of a block" in note for note in found.notes)
     assert [(layer.window, layer.causal) for layer in found.layers] == [(64, True)] * 2
+
+
+@pytest.mark.parametrize("width", [128, 152])
+@pytest.mark.parametrize("both", [False, True, None])
+def test_the_confidence_heads_width(tmp_path: Path, width: int, both: bool | None) -> None:
+    """The hidden state, with the previous token's embedding or without; a key that says which must be right."""
+    names = {"confidence_proj.weight": np.zeros((1, width)), "confidence_proj.bias": np.zeros(1)}
+    extra = {name: array.astype(ml_dtypes.bfloat16) for name, array in names.items()}
+    folder = made(tmp_path, "dspark", own(confidence_head_with_markov=both), extra=extra)
+    if both is None or both == (width == 152):
+        variant = config(folder).variant
+        assert isinstance(variant, DSpark) and variant.confidence_width == width
+    else:
+        assert "confidence_head_with_markov" in message(folder)
 
 
 @pytest.mark.parametrize(("theta", "doubted"), [(10000.0, True), (1e7, False)])
