@@ -1,4 +1,4 @@
-"""Write docs/producers.md from the code that reads checkpoints: make_producer_table.py [--check]"""
+"""Write docs/producers.md from the code that reads checkpoints: python -m scripts.make_producer_table [--check]"""
 
 from __future__ import annotations
 

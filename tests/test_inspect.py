@@ -120,5 +120,5 @@ def test_all_checks_of_a_large_target_take_seconds(capsys: pytest.CaptureFixture
 
 
 def test_the_page_is_up_to_date() -> None:
-    """Else run scripts/make_producer_table.py."""
+    """Else run python -m scripts.make_producer_table."""
     assert PAGE.read_text(encoding="utf-8") == page()
