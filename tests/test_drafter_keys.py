@@ -22,7 +22,7 @@ from onnxkit.weights.checkpoint import Checkpoint
 from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.dialects import original, with_reduced_vocabulary, write_as
 from tests.drafters import alone, own, top
-from tests.test_draft_beyond import folder_of
+from tests.test_draft_beyond import folder_of, without_markov
 
 ZERO = np.zeros((8, 8), ml_dtypes.bfloat16)
 Change = Callable[[Json], object]
@@ -116,6 +116,18 @@ def test_one_bound_for_a_block_is_noted(tmp_path: Path) -> None:
     found = config(tmp_path)
     assert any("one window for all rows of a block" in note for note in found.notes)
     assert [(layer.window, layer.causal) for layer in found.layers] == [(64, True)] * 2
+
+
+@pytest.mark.parametrize("names", [None, ["Qwen3ForCausalLM"]])
+def test_without_a_markov_head_and_a_name_nothing_tells_what_the_anchor_does(tmp_path: Path, names: object) -> None:
+    """DeepSpec's DFlash and a plain one have the same tensors; their rows mean different positions."""
+    folder = folder_of(tmp_path, "dspark", without_markov)
+    assert config(folder).anchor_predicts
+    data = json.loads((folder / "config.json").read_text())
+    data |= {"architectures": names} | data.pop("dflash_config")
+    (folder / "config.json").write_text(json.dumps(data))
+    text = message(folder)
+    assert "architectures" in text and "Qwen3DSparkModel" in text and "DFlashDraftModel" in text
 
 
 @pytest.mark.parametrize("width", [128, 152])
