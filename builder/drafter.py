@@ -9,14 +9,20 @@ import onnx_ir as ir
 from builder.option_table import DRAFTER_OPTIONS
 from builder.options import BuildOptions
 from builder.qwen35.config import TargetConfig
+from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
+from drafters import reading
 from drafters.build import build_drafter
 from drafters.config import DrafterConfig, DSpark
 from drafters.drafter import DrafterOptions
-from drafters.identify import DFLASH2, DSPARK, TITLES, identify
-from drafters.reading import read_drafter
+from drafters.homes import Homes
+from drafters.identify import TITLES
+from drafters.keys import DFLASH, DFLASH2, DSPARK
+from drafters.names import draft_names
+from drafters.reading import identity, read_identified
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.safetensors_file import same_bytes
 
 # Drafts that the Engine takes in one step, whatever is configured.
 ENGINE_DRAFTS = 7
@@ -42,7 +48,7 @@ class Drafter:
     @property
     def title(self) -> str:
         """What to call its kind."""
-        return TITLES[self.config.kind]
+        return TITLES[self.config.family]
 
     def window(self, context_length: int) -> int:
         """The runtime's ``sliding_window``: a DFlash 2 drafter must have one, if need be one that nothing leaves."""
@@ -60,25 +66,53 @@ class Drafter:
         return None if window < 0 else -(-(window + 2 * block) // page_size) + 1
 
 
-def read(options: BuildOptions, target: TargetConfig) -> Drafter:
-    """Open the drafter's folder and see that it fits the target. No weight is read.
+def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, names: StoredNames) -> Drafter:
+    """Open the drafter's folder and see that it fits the target. Of weights, only tables that both have are read.
+
+    Args:
+        options: The request.
+        target: The target's configuration.
+        checkpoint: The target's folder, opened.
+        names: The names of its tensors.
 
     Raises:
         ExportError: The folder, its kind, its configuration or an option does not fit.
     """
     assert options.drafter is not None
-    checkpoint = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}")
-    _check_kind(options, identify(checkpoint))
-    config = read_drafter(checkpoint, options.dspark_top_k)
-    if config.top_k > config.vocab_size:
-        raise _misfit("dspark_top_k", config.top_k, f"1 to {config.vocab_size} (vocab_size)")
-    _check_fit(checkpoint, config, target)
-    return Drafter(checkpoint, _shortened(options, config), config.block_size)
+    folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}")
+    found = identity(folder)
+    _check_kind(options, found.family)
+    top_k = options.dspark_top_k if found.family == DSPARK else options.dflash2_top_k
+    config = read_identified(folder, found, top_k, options.drafter_block_size)
+    most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
+    if config.top_k > most:
+        raise _misfit(f"{config.option_prefix}_top_k", config.top_k, f"1 to {most} (the rows of its head)")
+    _check_fit(folder, found.homes, config, target)
+    config = sharing(folder, config, checkpoint, names)
+    return Drafter(folder, _shortened(options, config), config.block_size)
 
 
-def _check_fit(checkpoint: Checkpoint, config: DrafterConfig, target: TargetConfig) -> None:
+def sharing(drafter: Checkpoint, config: DrafterConfig, target: Checkpoint, names: StoredNames) -> DrafterConfig:
+    """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead."""
+    stored = draft_names(drafter)
+    tables = {
+        "own_embedding": (reading.EMBEDDING, names(EMBEDDING)),
+        "own_head": (reading.HEAD, names(EMBEDDING if names.tied else HEAD)),
+    }
+    notes = []
+    for field, (own, targets) in tables.items():
+        if not getattr(config, field) or (config.reduced and field == "own_head"):
+            continue
+        if targets in target.tensors and same_bytes(drafter.tensors[stored(own)], target.tensors[targets]):
+            drafter.claim([stored(own)])
+            config = replace(config, own_head=False) if field == "own_head" else replace(config, own_embedding=False)
+        else:
+            notes.append(f"{stored(own)} differs from the target's {targets} and is kept as the drafter's own")
+    return replace(config, notes=(*config.notes, *notes))
+
+
+def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, target: TargetConfig) -> None:
     """The sizes that a drafter has from its target."""
-    declared = checkpoint.config
     hidden_key = "target_hidden_size" if "target_hidden_size" in declared else "hidden_size"
     for key, wanted in (
         ("hidden_size", target.hidden_size),
@@ -92,7 +126,8 @@ def _check_fit(checkpoint: Checkpoint, config: DrafterConfig, target: TargetConf
     beyond = [layer for layer in config.target_layer_ids if layer >= target.num_hidden_layers]
     if beyond:
         accepted = f"0 to {target.num_hidden_layers - 1}: the target has {target.num_hidden_layers} layers"
-        raise _other_target(f"{checkpoint.folder / 'config.json'}: target_layer_ids", beyond[0], accepted)
+        taps = declared.first_of("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+        raise _other_target(declared.place(str(taps)), f"the output of layer {beyond[0]}", accepted)
 
 
 def _other_target(where: str, found: object, accepted: str) -> ExportError:
@@ -106,25 +141,26 @@ def _other_target(where: str, found: object, accepted: str) -> ExportError:
 
 
 def _check_kind(options: BuildOptions, kind: str) -> None:
-    """See that the path's option, and those of a kind's own, are of this kind."""
-    path = options.drafter_option
+    """See that the path's option, and those of a kind's own, are of this kind. DFlash is asked for as DFlash 2 is."""
+    path, title = options.drafter_option, TITLES[kind]
+    kind = DFLASH2 if kind == DFLASH else kind
     if path not in ("drafter_path", f"{kind}_path"):
         raise ExportError(
             "The drafter is of another kind.",
             where=f"--extra_options {path}={options.drafter}",
-            found=f"a {TITLES[kind]} drafter, by its tensors",
+            found=f"a {title} drafter, by its tensors",
             accepted=f"a {TITLES[path.removesuffix('_path')]} drafter",
             fix=f"Write {kind}_path={options.drafter}, or drafter_path, which takes either kind.",
         )
     for option in DRAFTER_OPTIONS:
         value = getattr(options, option)
-        if value is not None and not option.startswith(f"{kind}_"):
-            raise _misfit(option, value, f"options of a {TITLES[kind]} drafter, which this one is")
+        if value is not None and not option.startswith((f"{kind}_", "drafter_")):
+            raise _misfit(option, value, f"options of a {title} drafter, which this one is")
 
 
 def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
     """The drafter with as many drafts as are asked for: no more than it was trained with."""
-    option = f"{config.kind}_num_draft_tokens"
+    option = f"{config.option_prefix}_num_draft_tokens"
     asked = getattr(options, option)
     if asked is None:
         return config
@@ -193,7 +229,7 @@ def plan_drafter(drafter: Drafter, options: DrafterOptions) -> ir.Model:
         ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
     """
     model, module = build_drafter(drafter.config, options)
-    plan_tensors(module, drafter.checkpoint, lambda name: name)
+    plan_tensors(module, drafter.checkpoint, draft_names(drafter.checkpoint))
     return model
 
 
@@ -209,7 +245,7 @@ def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[
     if used and config.num_draft_tokens > used:
         found.append(
             f"drafter: the Engine uses {used} of the {config.num_draft_tokens} drafts of a block; "
-            f"{config.kind}_num_draft_tokens={used} makes the block shorter, and quicker"
+            f"{config.option_prefix}_num_draft_tokens={used} makes the block shorter, and quicker"
         )
     if isinstance(config.variant, DSpark) and config.variant.confidence_width:
         found.append("drafter: the confidence head is left out; the runtime has no use for it")

@@ -22,6 +22,7 @@ from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.dense import build_dense
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
+from builder.qwen35.norms import check_norms
 from builder.qwen35.packed import build_packed
 from builder.runtime_config import (
     check_names,
@@ -146,8 +147,9 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
     checkpoint = Checkpoint(folder)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
+    check_norms(checkpoint, config, names)
     context_length = _context_length(options, config)
-    drafter = read_drafter(options, config) if options.drafter else None
+    drafter = read_drafter(options, config, checkpoint, names) if options.drafter else None
     page_size = _page_size(options, config, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)

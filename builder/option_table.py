@@ -175,18 +175,34 @@ OPTIONS = (
     Option(
         "drafter_path",
         _folder,
-        "a folder with a DFlash 2 or DSpark drafter",
+        "a folder with a DFlash, DFlash 2 or DSpark drafter",
         "none",
         "a block drafter beside the target, of either kind; implies the packed layout, taps and state updates",
     ),
-    Option("dflash2_path", _folder, "a folder with a DFlash 2 drafter", "none", "the same, of this kind only"),
+    Option(
+        "dflash2_path", _folder, "a folder with a DFlash or DFlash 2 drafter", "none", "the same, of these two only"
+    ),
     Option("dspark_path", _folder, "a folder with a DSpark drafter", "none", "the same, of this kind only"),
+    Option(
+        "drafter_block_size",
+        _whole(2),
+        "a whole number from 2; the block_size of the drafter's config, where it has one",
+        "what the drafter's config says",
+        "drafter: rows of the blocks that it was trained with, where its config does not say (TorchSpec)",
+    ),
     Option(
         "dflash2_num_draft_tokens",
         _whole(1),
         "a whole number from 1 to block_size - 1",
         "block_size - 1",
         "drafter: drafts of a DFlash 2 block; fewer make a shorter block",
+    ),
+    Option(
+        "dflash2_top_k",
+        _whole(1),
+        "a whole number from 1 to the vocabulary's size; the selector_top_k of a DFlash 2 drafter",
+        "selector_top_k, or 16 of a plain DFlash drafter",
+        "drafter: candidates of each position of a plain DFlash block",
     ),
     Option(
         "dspark_num_draft_tokens",

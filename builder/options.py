@@ -50,7 +50,9 @@ class BuildOptions:
     drafter_path: Path | None = None
     dflash2_path: Path | None = None
     dspark_path: Path | None = None
+    drafter_block_size: int | None = None
     dflash2_num_draft_tokens: int | None = None
+    dflash2_top_k: int | None = None
     dspark_num_draft_tokens: int | None = None
     dspark_top_k: int | None = None
 
@@ -154,7 +156,7 @@ class BuildOptions:
 
 def _other_kind(option: str, path: str) -> bool:
     """Whether an option is of another kind of drafter than the one that the path's option takes."""
-    return path != DRAFTER_PATHS[0] and option.split("_")[0] != path.split("_")[0]
+    return path != DRAFTER_PATHS[0] and option.split("_")[0] not in ("drafter", path.split("_")[0])
 
 
 def _one_of(flag: str, value: str, accepted: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from onnxscript import OpBuilder, nn
 from drafters.config import DrafterConfig, LayerAttention
 from onnxkit.layers.basic import CONTRIB, Linear, NormWeight, ResidualNorm, StackedLinear, Style, whole
 from onnxkit.layers.mlp import MLP
+from onnxkit.weights.parameters import Weight
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,12 @@ class BlockAttention(nn.Module):
         parts = [whole("q_proj", width), whole("k_proj", kv_width), whole("v_proj", kv_width)]
         self.stacked = style.stacked
         packed = [[rows for part in parts for rows in part]]
-        self.qkv = StackedLinear(config.hidden_size, packed if self.stacked else parts, style)
+        bias = config.attention_bias
+        self.qkv = StackedLinear(config.hidden_size, packed if self.stacked else parts, style, bias=bias)
         self.q_norm, self.k_norm = (NormWeight(config.head_dim, style) for _ in range(2))
-        self.o_proj = Linear(width, config.hidden_size, style)
+        self.o_proj = Linear(width, config.hidden_size, style, bias=bias)
+        sinks = config.attention_sinks
+        self.attention_sink_bias = Weight("attention_sink_bias", [self.heads], style.dtype) if sinks else None
 
     def forward(self, op: OpBuilder, x: ir.Value, rows: Rows, cache: Cache) -> tuple[ir.Value, Cache]:
         """``[block rows, hidden] -> [block rows, hidden]``, and the cache, whose pages are filled in place."""
@@ -88,7 +92,7 @@ class BlockAttention(nn.Module):
             rows.cos,
             rows.sin,
             None,
-            None,
+            self.attention_sink_bias,
             self.q_norm(op),
             self.k_norm(op),
             None,

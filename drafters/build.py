@@ -5,13 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import GraphBuilder
 
-from drafters.config import DFlash2, DrafterConfig, DSpark
+from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark
+from drafters.dflash import DFlashDrafter
 from drafters.dflash2 import DFlash2Drafter
 from drafters.drafter import BlockDrafter, DrafterOptions, declare_inputs
 from drafters.dspark import DSparkDrafter
 from onnxkit.layers.graph import IR_VERSION, empty_graph
 
-DRAFTERS: dict[type, type[DFlash2Drafter | DSparkDrafter]] = {DFlash2: DFlash2Drafter, DSpark: DSparkDrafter}
+DRAFTERS: dict[type, type[DFlashDrafter | DFlash2Drafter | DSparkDrafter]] = {
+    DFlash: DFlashDrafter,
+    DFlash2: DFlash2Drafter,
+    DSpark: DSparkDrafter,
+}
 
 
 def build_drafter(config: DrafterConfig, options: DrafterOptions) -> tuple[ir.Model, BlockDrafter]:

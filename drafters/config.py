@@ -21,6 +21,19 @@ class LayerAttention:
 
 
 @dataclass(frozen=True)
+class DFlash:
+    """A plain DFlash drafter has nothing beside the backbone. Its lattice's pairs score nothing.
+
+    Attributes:
+        output_multiplier: What the logits are multiplied by; None for nothing.
+        final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
+    """
+
+    output_multiplier: float | None = None
+    final_logit_softcapping: float | None = None
+
+
+@dataclass(frozen=True)
 class DFlash2:
     """What a DFlash 2 drafter has beside the backbone: convolutions around each sub-layer, and a candidate selector.
 
@@ -44,14 +57,16 @@ class DSpark:
     """What a DSpark drafter has beside the backbone: a Markov head, and perhaps a confidence head.
 
     Attributes:
-        markov_rank: Width of the Markov head's two tables.
+        markov_rank: Width of the Markov head's two tables; 0 where there is no such head, and pairs score nothing.
         gated: Whether the row's hidden state gates the previous token's embedding; otherwise the head is vanilla.
         confidence_width: Width of the confidence head's input, None where there is no such head. No runtime uses it.
+        anchor_predicts: Whether the anchor's row predicts, too. Some are trained as DFlash is, where it does not.
     """
 
     markov_rank: int
     gated: bool
     confidence_width: int | None = None
+    anchor_predicts: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,11 @@ class DrafterConfig:
         top_k: Candidates per drafted position.
         input_embedding_scale: What the block's embeddings are multiplied by; None for nothing.
         variant: What only this kind has.
+        attention_bias: Whether the four attention projections have biases.
+        attention_sinks: Whether each head has a sink: one more logit of its softmax, without a value.
+        own_embedding: Whether the block's embeddings come from a table of the drafter's own.
+        own_head: Whether the logits come from a head of the drafter's own.
+        draft_vocab_size: Rows of that head and of the Markov head's second table; None where they are the vocabulary's.
         notes: What the user should know of how the configuration was read.
     """
 
@@ -84,18 +104,43 @@ class DrafterConfig:
     mask_token_id: int
     top_k: int
     input_embedding_scale: float | None
-    variant: DFlash2 | DSpark
+    variant: DFlash | DFlash2 | DSpark
+    attention_bias: bool = False
+    attention_sinks: bool = False
+    own_embedding: bool = False
+    own_head: bool = False
+    draft_vocab_size: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
-    def kind(self) -> str:
-        """The runtime's name of the kind: ``dflash2`` or ``dspark``."""
+    def family(self) -> str:
+        """What it is, as its trainers call it: ``dflash``, ``dflash2`` or ``dspark``."""
         return type(self.variant).__name__.lower()
 
     @property
+    def kind(self) -> str:
+        """The runtime's name of what runs it: ``dflash2``, or ``dspark`` where the anchor's row predicts, too."""
+        return "dspark" if self.anchor_predicts else "dflash2"
+
+    @property
+    def option_prefix(self) -> str:
+        """What the names of its options begin with; a plain DFlash drafter has those of DFlash 2."""
+        return "dspark" if isinstance(self.variant, DSpark) else "dflash2"
+
+    @property
+    def anchor_predicts(self) -> bool:
+        """Whether row 0 of a block predicts; row ``j`` then predicts the token after its own position."""
+        return isinstance(self.variant, DSpark) and self.variant.anchor_predicts
+
+    @property
+    def reduced(self) -> bool:
+        """Whether candidates come from a part of the vocabulary and are mapped to the target's ids."""
+        return self.own_head and (self.draft_vocab_size or self.vocab_size) < self.vocab_size
+
+    @property
     def num_draft_tokens(self) -> int:
-        """Tokens drafted per block. A DFlash 2 block's anchor row predicts nothing; a DSpark block's does, too."""
-        return self.block_size - 1 if isinstance(self.variant, DFlash2) else self.block_size
+        """Tokens drafted per block: one a row, but for the anchor's where it predicts nothing."""
+        return self.block_size if self.anchor_predicts else self.block_size - 1
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from onnxscript import OpBuilder, nn
 from drafters.backbone import Cache, DraftLayer, Rows
 from drafters.config import DFlash2, DrafterConfig, LayerAttention
 from drafters.convolution import BlockTables, GroupedConvolution
-from drafters.drafter import BODY, BlockDrafter, DrafterOptions
-from drafters.lattice import Candidates, candidates, scored, unary_scores
+from drafters.drafter import BODY, BlockDrafter, DrafterOptions, scaled_and_capped
+from drafters.lattice import Candidates
 from onnxkit.layers.basic import Linear, Style
 from onnxkit.layers.graph import F32
 from onnxkit.weights.parameters import Weight
@@ -71,21 +71,10 @@ class DFlash2Drafter(BlockDrafter):
         self.variant = config.variant
         self.candidate_selector = CandidateSelector(config, config.variant.selector_rank, BODY)
 
-    def lattice(self, op: OpBuilder, hidden: ir.Value, input_ids: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Candidates and scores of every row but the anchor's."""
-        config, drafts = self.config, self.config.num_draft_tokens
-        blocks = op.Reshape(hidden, [-1, config.block_size, config.hidden_size])
-        drafted = op.Reshape(op.Slice(blocks, [1], [config.block_size], [1]), [-1, config.hidden_size])
-        unary, ids = unary_scores(op, self.logits(op, drafted), config.top_k)
-        sizes = config.block_size, drafts, config.top_k
-        found = candidates(op, self.transformed(op, unary), ids, input_ids, sizes)
-        return scored(op, found, self.candidate_selector(op, drafted, found, drafts))
-
     def transformed(self, op: OpBuilder, unary: ir.Value) -> ir.Value:
-        """The multiplier and the cap that the pair scores were trained against. Neither changes the order."""
-        factor, cap = self.variant.output_multiplier, self.variant.final_logit_softcapping
-        if factor is not None:
-            unary = op.Mul(unary, factor)
-        if cap is not None:
-            unary = op.Mul(op.Tanh(op.Div(unary, cap)), cap)
-        return unary
+        """With the multiplier and the cap that the pair scores were trained against."""
+        return scaled_and_capped(op, unary, self.variant.output_multiplier, self.variant.final_logit_softcapping)
+
+    def pairs(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value:
+        """The selector's scores."""
+        return self.candidate_selector(op, hidden, found, drafts)

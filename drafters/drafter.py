@@ -10,10 +10,11 @@ from onnxscript import GraphBuilder, OpBuilder, nn
 
 from drafters.backbone import Cache, DraftLayer, Rows
 from drafters.config import DrafterConfig
+from drafters.lattice import Candidates, candidates, scored, unary_scores
 from onnxkit.layers.basic import Linear, ResidualNorm, RMSNorm, Style, cast
 from onnxkit.layers.graph import BF16, F32, I32, I64, Outputs, Type
 from onnxkit.layers.rotary import RotaryTables
-from onnxkit.weights.parameters import Shared
+from onnxkit.weights.parameters import Shared, Weight
 
 INPUT_IDS, AUX_HIDDEN_STATES = "input_ids", "aux_hidden_states"
 QKV_ROW_MAP, BLOCK_ROW_INDEX = "qkv_row_map", "block_row_index"
@@ -60,8 +61,20 @@ class BlockDrafter(nn.Module):
         self.config, self.options = config, options
         size, epsilon = config.hidden_size, config.rms_norm_eps
         table = [config.vocab_size, size]
-        self.embedding = Shared(options.embedding, table, options.dtype)
-        self.head = self.embedding if options.head == options.embedding else Shared(options.head, table, options.dtype)
+        # The target's tables have its type; one of the drafter's own has the body's.
+        self.embedding: nn.Parameter = (
+            Weight("embed_tokens.weight", table, BF16)
+            if config.own_embedding
+            else Shared(options.embedding, table, options.dtype)
+        )
+        self.head: nn.Parameter
+        if config.own_head:
+            self.head = Weight("lm_head.weight", [config.draft_vocab_size or config.vocab_size, size], BF16)
+        elif options.head == options.embedding and not config.own_embedding:
+            self.head = self.embedding
+        else:
+            self.head = Shared(options.head, table, options.dtype)
+        self.d2t = Weight("d2t", [config.draft_vocab_size or 0], I64) if config.reduced else None
         # A block may begin at the context's last position.
         self.rotary_emb = RotaryTables(config.rotary, options.context_length + config.block_size, BODY)
         self.fc = Linear(size * len(config.taps), size, BODY)
@@ -112,21 +125,48 @@ class BlockDrafter(nn.Module):
         )
 
     def embedded(self, op: OpBuilder, input_ids: ir.Value) -> ir.Value:
-        """The target's embedding of the block's tokens, ``[block rows, hidden]``; scaled in float32, then rounded."""
+        """The embedding of the block's tokens, ``[block rows, hidden]``; scaled in float32, then rounded."""
         x, scale = op.Gather(self.embedding, input_ids), self.config.input_embedding_scale
         if scale is None:
-            return cast(op, x, self.options.dtype, BF16)
+            return cast(op, x, BF16 if self.config.own_embedding else self.options.dtype, BF16)
         return op.Cast(op.Mul(op.Cast(x, to=F32), scale), to=BF16)
 
     def logits(self, op: OpBuilder, hidden: ir.Value) -> ir.Value:
-        """The target's head over ``[rows, hidden]``: ``[rows, vocab]`` float32."""
-        dtype = self.options.dtype
+        """The head over ``[rows, hidden]``: ``[rows, vocab]`` float32."""
+        dtype = BF16 if self.config.own_head else self.options.dtype
         y = op.Gemm(cast(op, hidden, BF16, dtype), self.head, transB=1)
         return cast(op, y, dtype, F32)
 
     def lattice(self, op: OpBuilder, hidden: ir.Value, input_ids: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Candidates ``[slots, drafts, top k]`` int32 and scores ``[slots, drafts, top k, top k]`` float32."""
+        """Candidates ``[slots, drafts, top k]`` int32 and scores ``[slots, drafts, top k, top k]`` float32.
+
+        The anchor's row is left out where it predicts nothing.
+        """
+        config, drafts = self.config, self.config.num_draft_tokens
+        if not config.anchor_predicts:
+            blocks = op.Reshape(hidden, [-1, config.block_size, config.hidden_size])
+            hidden = op.Reshape(op.Slice(blocks, [1], [config.block_size], [1]), [-1, config.hidden_size])
+        unary, rows = unary_scores(op, self.logits(op, hidden), config.top_k)
+        sizes = config.block_size, drafts, config.top_k
+        found = candidates(op, self.transformed(op, unary), rows, input_ids, sizes, self.d2t)
+        return scored(op, found, self.pairs(op, hidden, found, drafts), sizes)
+
+    def transformed(self, op: OpBuilder, unary: ir.Value) -> ir.Value:
+        """The candidates' own scores, as the pair scores were trained against them. The order must stay."""
+        return unary
+
+    def pairs(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value | None:
+        """Scores of pairs, ``[slots, drafts, previous, current]`` float32; None where pairs score nothing."""
         raise NotImplementedError
+
+
+def scaled_and_capped(op: OpBuilder, unary: ir.Value, factor: float | None, cap: float | None) -> ir.Value:
+    """A multiplier, then a tanh cap, each where there is one. Neither changes the order."""
+    if factor is not None:
+        unary = op.Mul(unary, factor)
+    if cap is not None:
+        unary = op.Mul(op.Tanh(op.Div(unary, cap)), cap)
+    return unary
 
 
 def cache_type(config: DrafterConfig, options: DrafterOptions) -> Type:

@@ -1,6 +1,7 @@
 """DSpark: a Markov head that scores each candidate by the token before it.
 
-Every row of a block predicts the token after its own position, the anchor's row, too. Where the published head adds its
+Every row of a block predicts the token after its own position, the anchor's row, too; some are trained as DFlash 2 is,
+whose anchor's row predicts nothing, and row ``j`` the token at its own position. Where the published head adds its
 bias to the whole vocabulary, a lattice can hold only the candidates that the row itself ranks highest.
 """
 
@@ -12,7 +13,7 @@ from onnxscript import OpBuilder, nn
 from drafters.backbone import DraftLayer
 from drafters.config import DrafterConfig, DSpark
 from drafters.drafter import BODY, BlockDrafter, DrafterOptions
-from drafters.lattice import Candidates, candidates, scored, unary_scores
+from drafters.lattice import Candidates
 from onnxkit.layers.basic import Embedding, Style
 from onnxkit.layers.graph import F32
 from onnxkit.weights.parameters import Weight
@@ -40,7 +41,9 @@ class MarkovHead(nn.Module):
 
     def __init__(self, config: DrafterConfig, variant: DSpark, style: Style) -> None:
         super().__init__()
-        self.markov_w1, self.markov_w2 = (Embedding(config.vocab_size, variant.markov_rank, style) for _ in range(2))
+        rank = variant.markov_rank
+        self.markov_w1 = Embedding(config.vocab_size, rank, style)  # by the target's ids
+        self.markov_w2 = Embedding(config.draft_vocab_size or config.vocab_size, rank, style)  # by rows of the head
         self.gate_proj = Gate(config.hidden_size, variant.markov_rank) if variant.gated else None
 
     def forward(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value:
@@ -48,7 +51,7 @@ class MarkovHead(nn.Module):
         left = op.Cast(self.markov_w1(op, found.previous), to=F32)
         if self.gate_proj is not None:
             left = op.Mul(left, self.gate_proj(op, hidden, left, drafts))
-        right = op.Cast(self.markov_w2(op, found.ids), to=F32)
+        right = op.Cast(self.markov_w2(op, found.rows), to=F32)
         return op.MatMul(left, op.Transpose(right, perm=[0, 1, 3, 2]))
 
 
@@ -58,11 +61,8 @@ class DSparkDrafter(BlockDrafter):
     def __init__(self, config: DrafterConfig, options: DrafterOptions) -> None:
         super().__init__(config, options, DraftLayer)
         assert isinstance(config.variant, DSpark)
-        self.markov_head = MarkovHead(config, config.variant, BODY)
+        self.markov_head = MarkovHead(config, config.variant, BODY) if config.variant.markov_rank else None
 
-    def lattice(self, op: OpBuilder, hidden: ir.Value, input_ids: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Candidates and scores of every row. The logits are the head's own, whatever scale the target gives them."""
-        config = self.config
-        unary, ids = unary_scores(op, self.logits(op, hidden), config.top_k)
-        found = candidates(op, unary, ids, input_ids, (config.block_size, config.block_size, config.top_k))
-        return scored(op, found, self.markov_head(op, hidden, found, config.block_size))
+    def pairs(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value | None:
+        """The Markov head's scores. The candidates' own stay the head's, whatever scale the target gives its logits."""
+        return None if self.markov_head is None else self.markov_head(op, hidden, found, drafts)

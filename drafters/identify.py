@@ -2,48 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from drafters.dialects.deepspec import ARCHITECTURE as DEEPSPEC
+from drafters.dialects.dialect import architecture
+from drafters.keys import DFLASH, DFLASH2, DSPARK
+from drafters.names import DraftNames, draft_names
+from drafters.refused import refuse_known
 from onnxkit.errors import ExportError, listed
+from onnxkit.json_object import JsonObject
 from onnxkit.weights.checkpoint import Checkpoint
 
-# What the runtime takes, by the runtime's name, and what to call it.
-DFLASH2, DSPARK = "dflash2", "dspark"
-TITLES = {DFLASH2: "DFlash 2", DSPARK: "DSpark"}
+# What to call a kind. The runtime has two: it runs a plain DFlash drafter as a DFlash 2 one whose pairs score nothing.
+TITLES = {DFLASH: "DFlash", DFLASH2: "DFlash 2", DSPARK: "DSpark"}
 
 # Parts of tensor names that tell a kind, in the order in which they are looked for.
 _MARKS = {
-    "prefix_gru.": "Domino",
-    "midlayer.": "EAGLE3",
     "candidate_selector.": DFLASH2,
     ".attention_conv.": DFLASH2,
-    "markov_w1": DSPARK,
-    "linear_attn.": "a target model",
+    ".mlp_conv.": DFLASH2,
+    "markov_head.": DSPARK,
 }
 
 
+# Names of plain DFlash drafters.
+_PLAIN = ("DFlashDraftModel", "Qwen3DFlashDraftModel", "DFlashSpeculator")
+
+
 def identify(checkpoint: Checkpoint) -> str:
-    """The kind of drafter, ``dflash2`` or ``dspark``.
+    """The kind of drafter: ``dflash``, ``dflash2`` or ``dspark``.
 
     Raises:
         ExportError: It is another kind, which is named where it is known.
     """
+    return kind_and_reason(checkpoint, draft_names(checkpoint))[0]
+
+
+def kind_and_reason(checkpoint: Checkpoint, names: DraftNames) -> tuple[str, str]:
+    """The kind, and what it was told by.
+
+    ============================================================ ===========
+    tensors                                                      kind
+    ============================================================ ===========
+    ``candidate_selector.*``, ``*.attention_conv.*``             DFlash 2
+    ``markov_w1``                                                DSpark
+    ``fc``, ``hidden_norm`` only, DeepSpec's architecture        DSpark whose Markov head has rank 0
+    ``fc``, ``hidden_norm`` only, speculators' type ``dspark``   DSpark, whose Markov head is missing
+    ``fc``, ``hidden_norm`` only                                 DFlash
+    ============================================================ ===========
+
+    Raises:
+        ExportError: It is none of these.
+    """
+    refuse_known(checkpoint, names)
     for mark, kind in _MARKS.items():
-        if marked := [name for name in checkpoint.tensors if mark in name]:
-            if kind in TITLES:
-                return kind
-            raise _not_taken(checkpoint, kind, marked)
-    has_fc = [name for name in checkpoint.tensors if name.endswith("fc.weight")]
-    raise _not_taken(
-        checkpoint, "a plain DFlash drafter (v1)" if has_fc else "no drafter", has_fc or checkpoint.tensors
-    )
+        if marked := names.having(mark):
+            return kind, f"the tensor {marked[0]}"
+    if "fc.weight" not in names and "hidden_norm.weight" not in names:
+        raise ExportError(
+            "The drafter's folder holds something else.",
+            where=checkpoint.folder,
+            found=f"no drafter, by its tensors:\n{listed(list(checkpoint.tensors)[:3])}",
+            accepted="a DFlash, DFlash 2 or DSpark drafter, with fc.weight and hidden_norm.weight",
+            fix="Point the option at the folder of such a drafter.",
+        )
+    return _without_marks(checkpoint.config, names)
 
 
-def _not_taken(checkpoint: Checkpoint, kind: str, names: Iterable[str]) -> ExportError:
-    return ExportError(
-        "The drafter's folder holds something else.",
-        where=checkpoint.folder,
-        found=f"{kind}, by its tensors:\n{listed(list(names)[:3])}",
-        accepted="a DFlash 2 drafter (candidate_selector.*) or a DSpark drafter (markov_head.markov_w1.weight)",
-        fix="Point the option at the folder of such a drafter.",
-    )
+def _without_marks(config: JsonObject, names: DraftNames) -> tuple[str, str]:
+    stored = names("fc.weight")
+    if architecture(config) == DEEPSPEC:
+        return DSPARK, f"the tensor {stored} and the architecture {DEEPSPEC}, without a Markov head"
+    if "markov_rank" in config and architecture(config) not in _PLAIN:
+        raise config.error(
+            "architectures",
+            f"{DEEPSPEC}, whose anchor's row predicts, or {_PLAIN[0]}: without a Markov head, nothing else tells",
+            "Get config.json again from where the drafter comes from.",
+        )
+    for declared, kind in {"dspark": DSPARK, "dflash2": DFLASH2}.items():
+        for section in (config.data, *(data for data in config.data.values() if isinstance(data, dict))):
+            for key in ("speculators_model_type", "projector_type"):
+                if section.get(key) == declared:
+                    return kind, f"the key {key}, {declared}"
+    return DFLASH, f"the tensor {stored}, without the tensors of another kind"

@@ -15,13 +15,15 @@ class Candidates:
     """The likeliest tokens of each drafted position.
 
     Attributes:
-        ids: ``[slots, drafts, top k]`` int64.
+        ids: ``[slots, drafts, top k]`` int64, the target's ids.
+        rows: The same as rows of the head; the ids themselves unless the vocabulary is a part of the target's.
         unary: ``[slots, drafts, 1, top k]`` float32, their own scores.
         previous: ``[slots, drafts, top k]`` int64, the candidates of the position before; for the first one the anchor,
             as often as there are candidates.
     """
 
     ids: ir.Value
+    rows: ir.Value
     unary: ir.Value
     previous: ir.Value
 
@@ -33,16 +35,36 @@ def unary_scores(op: OpBuilder, logits: ir.Value, top_k: int) -> tuple[ir.Value,
 
 
 def candidates(
-    op: OpBuilder, unary: ir.Value, ids: ir.Value, input_ids: ir.Value, sizes: tuple[int, int, int]
+    op: OpBuilder,
+    unary: ir.Value,
+    rows: ir.Value,
+    input_ids: ir.Value,
+    sizes: tuple[int, int, int],
+    offsets: ir.Value | None = None,
 ) -> Candidates:
-    """Candidates of all slots. ``sizes`` are the block's rows, the drafted positions and the candidates of each."""
+    """Candidates of all slots.
+
+    Args:
+        op: The builder.
+        unary: ``[rows, top k]`` float32, their own scores.
+        rows: ``[rows, top k]`` int64, the head's rows that they are.
+        input_ids: The blocks' tokens.
+        sizes: The block's rows, the drafted positions and the candidates of each.
+        offsets: ``[head rows]`` int64, what to add to a row of the head for the target's id; None for nothing.
+    """
     block, drafts, top_k = sizes
-    ids = op.Reshape(ids, [-1, drafts, top_k])
+    rows = op.Reshape(rows, [-1, drafts, top_k])
+    ids = rows if offsets is None else op.Add(rows, op.Gather(offsets, rows))
     anchors = op.Gather(op.Reshape(input_ids, [-1, block]), ir.tensor([[0] * top_k], name="anchor_columns"), axis=1)
     previous = op.Concat(anchors, op.Slice(ids, [0], [drafts - 1], [1]), axis=1) if drafts > 1 else anchors
-    return Candidates(ids, op.Reshape(unary, [-1, drafts, 1, top_k]), previous)
+    return Candidates(ids, rows, op.Reshape(unary, [-1, drafts, 1, top_k]), previous)
 
 
-def scored(op: OpBuilder, found: Candidates, pairs: ir.Value) -> tuple[ir.Value, ir.Value]:
+def scored(
+    op: OpBuilder, found: Candidates, pairs: ir.Value | None, sizes: tuple[int, int, int]
+) -> tuple[ir.Value, ir.Value]:
     """The lattice as the runtime reads it: int32 ids, and scores ``[slots, drafts, previous, current]``."""
-    return op.Cast(found.ids, to=I32), op.Add(pairs, found.unary)
+    ids = op.Cast(found.ids, to=I32)
+    if pairs is None:  # whatever came before: each candidate's own score, for every previous one
+        return ids, op.Expand(found.unary, [1, 1, sizes[2], 1])
+    return ids, op.Add(pairs, found.unary)

@@ -1,246 +1,259 @@
-"""A drafter's ``config.json``, read as it is written: nothing that shapes the graph is guessed."""
+"""A drafter's ``config.json`` and the names of its tensors, read as they are written: nothing that shapes the graph is
+guessed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
-from drafters.config import DFlash2, DrafterConfig, DSpark, LayerAttention
-from drafters.identify import DFLASH2, DSPARK, identify
+from drafters import conventions
+from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark
+from drafters.dialects import KEYS, recognise
+from drafters.dialects.dialect import Dialect
+from drafters.heads import markov_head
+from drafters.homes import Homes
+from drafters.identify import TITLES, kind_and_reason
+from drafters.keys import DFLASH2, DSPARK
+from drafters.names import DraftNames, draft_names, tensor
 from onnxkit.errors import ExportError
-from onnxkit.json_object import JsonObject, disagreement
-from onnxkit.layers.rotary_config import read_rotary
+from onnxkit.json_object import disagreement
+from onnxkit.key_table import one_of, refusal, refuse_values, short
 from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.safetensors_file import read_integers
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+TOP_K = 16  # candidates where neither the configuration nor the user names a number
 
-# Where trainers put a drafter's own keys, beside the top level.
-_NESTED = ("dflash_config", "dspark_config")
-
-# Keys that would change the graph in a way that is not built, with the values that do not.
-_NOT_BUILT: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False,),
-    "attention_sink_bias": (False,),
-    "add_swa_attention_sink_bias": (False,),
-    "attention_value_scale": (),
-    "draft_vocab_size": (),
-    "is_neox_style": (True,),
-    "rope_is_neox_style": (True,),
-    "use_swa": (False,),
-    "sample_from_anchor": (True,),
-    "shift_label": (True,),
-    "speculators_model_type": (),
-    "quantization_config": (),
-}
-
-TOP_K = 16  # DSpark's candidates where the user names no number
+EMBEDDING, HEAD, MAP, MASK = "embed_tokens.weight", "lm_head.weight", "d2t", "t2d"
 
 
-class Homes:
-    """The sections of a drafter's configuration. A key may stand in any of them; where it stands twice, both agree."""
+@dataclass(frozen=True)
+class Identity:
+    """What a drafter's folder holds, and why one thinks so.
 
-    def __init__(self, config: JsonObject) -> None:
-        self.config = config
-        self.sections = [*(config.section(key) for key in _NESTED if key in config), config]
+    Attributes:
+        family: ``dflash``, ``dflash2`` or ``dspark``.
+        family_reason: What the kind was told by.
+        dialect: The producer.
+        dialect_reason: What the producer was told by.
+        names: The names of the tensors.
+        homes: The keys of the configuration.
+    """
 
-    def home(self, key: str) -> JsonObject:
-        """The section that holds a key; where none does, the one that the message will name."""
-        filled = [section for section in self.sections if key in section]
-        for other in filled[1:]:
-            if other.data[key] != filled[0].data[key]:
-                values = filled[0].data[key], other.data[key]
-                raise disagreement(filled[0].place(key), other.place(key), *values)
-        return filled[0] if filled else self.sections[0]
+    family: str
+    family_reason: str
+    dialect: Dialect
+    dialect_reason: str
+    names: DraftNames
+    homes: Homes
+
+    def __str__(self) -> str:
+        title = TITLES[self.family]
+        return f"{title} by {self.family_reason}; from {self.dialect.name} by {self.dialect_reason}"
 
 
-def read_drafter(checkpoint: Checkpoint, top_k: int | None = None) -> DrafterConfig:
+def identity(checkpoint: Checkpoint) -> Identity:
+    """Tell the kind and the producer, from the tensors first, and find the keys.
+
+    Raises:
+        ExportError: It is a kind that is not taken, a key is not known, or two places disagree.
+    """
+    names = draft_names(checkpoint)
+    family, why = kind_and_reason(checkpoint, names)
+    dialect, reason = recognise(checkpoint.config, list(checkpoint.tensors))
+    homes = Homes(checkpoint.config, KEYS, dialect.renames, dialect.defaults(family), dialect.name)
+    return Identity(family, why, dialect, reason, names, homes)
+
+
+def read_drafter(checkpoint: Checkpoint, top_k: int | None = None, block_size: int | None = None) -> DrafterConfig:
     """Read a drafter's configuration.
 
     Args:
         checkpoint: The drafter's folder, opened.
-        top_k: Candidates per position of a DSpark drafter, whose configuration does not say; None for 16.
+        top_k: Candidates per position of a drafter whose configuration does not say; None for 16.
+        block_size: Rows of a block of a drafter whose configuration does not say.
 
     Raises:
         ExportError: The folder holds something else, a key is missing or has a wrong value, two places disagree, or a
             key asks for something that is not built.
     """
-    kind = identify(checkpoint)
-    homes = Homes(checkpoint.config)
-    _refuse_what_is_not_built(homes, kind)
-    config = checkpoint.config
-    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    kv_heads, vocab = config.integer("num_key_value_heads"), config.integer("vocab_size")
+    return read_identified(checkpoint, identity(checkpoint), top_k, block_size)
+
+
+def read_identified(
+    checkpoint: Checkpoint, found: Identity, top_k: int | None = None, block_size: int | None = None
+) -> DrafterConfig:
+    """The same of a drafter whose kind and producer are known already."""
+    homes, names, family = found.homes, found.names, found.family
+    refuse_values(homes, KEYS)
+    _refuse_other_families(homes, family)
+    _check(checkpoint, found)
+    hidden, heads = homes.integer("hidden_size"), homes.integer("num_attention_heads")
+    kv_heads, vocab = homes.integer("num_key_value_heads"), homes.integer("vocab_size")
     if heads % kv_heads:
-        raise config.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
-    head_dim = config.integer("head_dim", default=hidden // heads)  # checked against q_proj's rows
-    block_size = homes.home("block_size").integer("block_size", minimum=2)
-    variant = _dflash2(homes, hidden) if kind == DFLASH2 else _dspark(homes, checkpoint, hidden)
-    if kind == DFLASH2:
-        top_k = homes.home("selector_top_k").integer("selector_top_k", maximum=vocab)
+        raise homes.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+    if homes.string("attention_mode", choices=["gqa", "mha"], default="gqa") == "mha" and heads != kv_heads:
+        raise homes.error("attention_mode", f"gqa: there are {kv_heads} key heads for {heads} query heads")
+    head_dim = homes.integer("head_dim", default=hidden // heads)  # checked against q_proj's rows
+    if head_dim % 2:
+        raise homes.error("head_dim", "an even number: one half of a head is rotated against the other")
+    block = conventions.block_size(homes, block_size)
+    if family == DFLASH2:
+        declared = homes.integer("selector_top_k")
+        if declared > vocab:
+            raise homes.error("selector_top_k", f"a whole number from 1 up to {vocab} (vocab_size)")
+        if top_k not in (None, declared):
+            raise homes.error("selector_top_k", f"{top_k}, as dflash2_top_k asks for", "Leave dflash2_top_k out.")
+        top_k = declared
+    checkpoint.claim(names.left_out)
     return DrafterConfig(
         hidden_size=hidden,
-        intermediate_size=config.integer("intermediate_size"),
+        intermediate_size=homes.integer("intermediate_size"),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=config.number("rms_norm_eps"),
+        rms_norm_eps=homes.number("rms_norm_eps"),
         vocab_size=vocab,
-        max_position_embeddings=config.integer("max_position_embeddings", default=None),
-        rotary=read_rotary(config, head_dim, partial=False),
-        layers=_layers(homes, block_size),
-        target_layer_ids=_target_layer_ids(homes),
-        block_size=block_size,
-        mask_token_id=homes.home("mask_token_id").integer("mask_token_id", minimum=0, maximum=vocab - 1),
+        max_position_embeddings=homes.integer("max_position_embeddings", default=None),
+        rotary=conventions.rotary(homes, head_dim, conventions.layer_kinds(homes)),
+        layers=conventions.layers(homes, block),
+        target_layer_ids=conventions.target_layers(homes),
+        block_size=block,
+        mask_token_id=conventions.mask_token(homes, vocab),
         top_k=top_k or TOP_K,
-        input_embedding_scale=_factor(homes, "input_embedding_scale"),
-        variant=variant,
-        notes=tuple(_notes(homes, kind)),
+        input_embedding_scale=homes.factor("input_embedding_scale"),
+        variant=_variant(checkpoint, found, hidden, block),
+        attention_bias=homes.boolean("attention_bias", default=False),
+        attention_sinks=homes.boolean("attention_sink_bias", default=False),
+        own_embedding=EMBEDDING in names,
+        own_head=HEAD in names,
+        draft_vocab_size=_draft_vocabulary(checkpoint, found, vocab),
+        notes=(str(found), *_notes(checkpoint, found), *homes.notes),
     )
 
 
-def _refuse_what_is_not_built(homes: Homes, kind: str) -> None:
-    homes.config.string("hidden_act", choices=["silu"])
-    for key, accepted in _NOT_BUILT.items():
-        section = homes.home(key)
-        value = section.data.get(key)
-        if key == "draft_vocab_size" and value == homes.config.data.get("vocab_size"):
-            continue
-        if kind == DFLASH2 and key in ("sample_from_anchor", "shift_label"):
-            continue  # a DFlash 2 block's anchor row never predicts
-        if key in section and value not in accepted:
-            raise ExportError(
-                "The drafter asks for something that is not built yet.",
-                where=section.place(key),
-                found=value,
-                accepted=" or ".join(map(str, accepted)).lower() or f"no {key}",
-                fix="Use a release of the drafter without it.",
+def _refuse_other_families(homes: Homes, family: str) -> None:
+    """Refuse keys of another kind: the tensors that they describe are not there."""
+    for name, key in KEYS.items():
+        if key.families and family not in key.families and name in homes and not one_of(homes.data[name], key.accepted):
+            error = refusal(homes, key)
+            error.details["found"] = (
+                f"{short(homes.data[name])} in a {TITLES[family]} drafter, which it is by its tensors"
             )
+            raise error
 
 
-def _target_layer_ids(homes: Homes) -> tuple[int, ...]:
-    section = homes.home("target_layer_ids")
-    ids = section.integers("target_layer_ids")
-    if not ids or len(set(ids)) != len(ids) or min(ids) < 0:
-        accepted = "at least one layer of the target, each once, from 0 (its output is read; -1, the embedding, is not)"
-        raise section.error("target_layer_ids", accepted, "Get config.json again from where the drafter comes from.")
-    return tuple(ids)
+def _check(checkpoint: Checkpoint, found: Identity) -> None:
+    """Keys that must agree with the tensors."""
+    homes, names, family = found.homes, found.names, found.family
+    homes.string("hidden_act", choices=["silu"])
+    for key in ("projector_type", "speculators_model_type"):
+        declared = homes.string(key, default=family)
+        if declared != family:
+            raise disagreement(homes.place(key), f"the tensors of {checkpoint.folder}", declared, family)
+    if homes.boolean("has_embed_tokens", default=False) and EMBEDDING not in names:
+        raise _not_stored(checkpoint, homes, "has_embed_tokens", EMBEDDING)
+    tied = homes.boolean("tie_word_embeddings", default=False)
+    if tied and EMBEDDING in names and HEAD not in names:
+        raise homes.error("tie_word_embeddings", "false: the drafter has an embedding of its own, and no head")
+    for key in ("dtype", "torch_dtype"):
+        homes.string(key, default=None)
+    for key in ("enable_confidence_head", "use_confidence_head"):
+        if family != DSPARK and homes.boolean(key, default=False):
+            raise _not_stored(checkpoint, homes, key, "confidence_head.proj.weight")
 
 
-def _layers(homes: Homes, block_size: int) -> tuple[LayerAttention, ...]:
-    """How each layer attends. Where the config says nothing of causality, a sliding layer's block is causal."""
-    config = homes.config
-    causal = _causal(homes)
-    kinds = _layer_types(config)
-    if SLIDING not in kinds:
-        return tuple(LayerAttention(None, causal or False) for _ in kinds)
-    if config.boolean("use_sliding_window", default=True) is False:
-        raise disagreement(config.place("layer_types"), config.place("use_sliding_window"), SLIDING, "false")
-    window = config.integer("sliding_window")
-    if causal is False and window < block_size:
-        raise config.error(
-            "sliding_window",
-            f"at least block_size ({block_size}), since the block is not causal",
-            "The attention operator has no right bound; such a drafter cannot be expressed.",
-        )
-    sliding = LayerAttention(window, True if causal is None else causal)
-    return tuple(sliding if kind == SLIDING else LayerAttention(None, causal or False) for kind in kinds)
-
-
-def _causal(homes: Homes) -> bool | None:
-    """What the config says of causality within the block, under either of its names; None where it says nothing."""
-    found: list[tuple[str, bool]] = []
-    for key in ("is_causal", "causal"):
-        section = homes.home(key)
-        value = section.boolean(key, default=None)
-        if value is not None:
-            found.append((section.place(key), value))
-    if len(found) == 2 and found[0][1] != found[1][1]:
-        raise disagreement(found[0][0], found[1][0], found[0][1], found[1][1])
-    return found[0][1] if found else None
-
-
-def _layer_types(config: JsonObject) -> tuple[str, ...]:
-    """Each layer's kind. Without ``layer_types``, Qwen 3 slides from layer ``max_window_layers`` on, where asked to."""
-    count = config.integer("num_hidden_layers")
-    if "layer_types" in config:
-        kinds = config.strings("layer_types")
-        if len(kinds) != count or not set(kinds) <= {FULL, SLIDING}:
-            raise config.error("layer_types", f"{count} entries (num_hidden_layers), each {FULL} or {SLIDING}")
-        return tuple(kinds)
-    if not config.boolean("use_sliding_window", default=False):
-        return (FULL,) * count
-    first = config.integer("max_window_layers", minimum=0)
-    return tuple(SLIDING if layer >= first else FULL for layer in range(count))
-
-
-def _dflash2(homes: Homes, hidden: int) -> DFlash2:
-    group = homes.home("conv_group_size")
-    if hidden % group.integer("conv_group_size"):
-        raise group.error("conv_group_size", f"a divisor of hidden_size ({hidden})")
-    return DFlash2(
-        conv_kernel_size=homes.home("conv_kernel_size").integer("conv_kernel_size"),
-        conv_group_size=group.integer("conv_group_size"),
-        selector_rank=homes.home("selector_rank").integer("selector_rank"),
-        output_multiplier=_factor(homes, "output_multiplier"),
-        final_logit_softcapping=homes.home("final_logit_softcapping").number("final_logit_softcapping", default=None),
+def _not_stored(checkpoint: Checkpoint, homes: Homes, key: str, name: str) -> ExportError:
+    return ExportError(
+        "A part that the config declares is not stored.",
+        where=f"{homes.place(key)} and the tensors of {checkpoint.folder}",
+        found=f"no {name}",
+        accepted=f"the tensor, or {key} false",
+        fix="Complete the download.",
     )
 
 
-def _dspark(homes: Homes, checkpoint: Checkpoint, hidden: int) -> DSpark:
-    rank = homes.home("markov_rank").integer("markov_rank")
-    section = homes.home("markov_head_type")
-    stored = "gated" if any("gate_proj" in name and ".mlp." not in name for name in checkpoint.tensors) else "vanilla"
-    if any("joint_proj" in name for name in checkpoint.tensors):
-        stored = "rnn"
-    declared = section.string("markov_head_type", default=stored)
-    if declared != stored or stored == "rnn":
+def _variant(checkpoint: Checkpoint, found: Identity, hidden: int, block: int) -> DFlash | DFlash2 | DSpark:
+    homes = found.homes
+    predicts = conventions.anchor_predicts(homes, found.dialect, found.family, block)
+    if found.family == DSPARK:
+        return markov_head(checkpoint, homes, found.names, hidden, predicts)
+    factor = homes.factor("output_multiplier")
+    cap = homes.number("final_logit_softcapping", default=None)
+    if found.family != DFLASH2:
+        return DFlash(factor, cap)
+    group = homes.integer("conv_group_size")
+    if hidden % group:
+        raise homes.error("conv_group_size", f"a divisor of hidden_size ({hidden})")
+    rank = homes.integer("selector_rank")
+    return DFlash2(homes.integer("conv_kernel_size"), group, rank, factor, cap)
+
+
+def _draft_vocabulary(checkpoint: Checkpoint, found: Identity, vocab: int) -> int | None:
+    """The rows of the drafter's own head, after a look at the map to the target's ids, which is small."""
+    homes, names = found.homes, found.names
+    size = conventions.draft_vocabulary(homes, vocab, MAP in names)
+    if size is None or size >= vocab:
+        if size is not None and HEAD in names:
+            raise homes.error("draft_vocab_size", f"{vocab} (vocab_size): rows beyond it would be drafted")
+        return size
+    if found.family == DFLASH2:
+        raise homes.error("draft_vocab_size", f"{vocab} (vocab_size): a DFlash 2 selector scores the whole vocabulary")
+    if HEAD not in names:
+        raise _not_stored(checkpoint, homes, "draft_vocab_size", HEAD)
+    _check_map(checkpoint, names, size, vocab)
+    checkpoint.claim([names(MASK)] if MASK in names else [])
+    return size
+
+
+def _check_map(checkpoint: Checkpoint, names: DraftNames, size: int, vocab: int) -> None:
+    offsets, mask = tensor(checkpoint, names, MAP), tensor(checkpoint, names, MASK)
+    assert offsets is not None
+    if offsets.shape != (size,) or offsets.dtype != "I64":
+        return  # the tensor plan says so
+    ids = [row + offset for row, offset in enumerate(read_integers(offsets))]
+    if len(set(ids)) != size or min(ids) < 0 or max(ids) >= vocab:
         raise ExportError(
-            "The Markov head cannot be exported." if stored == declared else "Config and tensors differ.",
-            where=section.place("markov_head_type"),
-            found=f"{declared}; by its tensors, {stored}",
-            accepted="vanilla or gated, as the tensors are (the state of an rnn head is no score of a pair)",
-            fix="Use a drafter with such a head, with its own config.json.",
+            "The map from the drafter's rows to the target's ids is wrong.",
+            where=f"{checkpoint.folder}: {names(MAP)}",
+            found=f"ids from {min(ids)} to {max(ids)}, {size - len(set(ids))} of them more than once",
+            accepted=f"different ids from 0 to {vocab - 1}, each its row plus d2t",
+            fix="Get the weights again from where the drafter comes from.",
         )
-    return DSpark(rank, stored == "gated", _confidence_width(homes, checkpoint, hidden, rank))
-
-
-def _confidence_width(homes: Homes, checkpoint: Checkpoint, hidden: int, rank: int) -> int | None:
-    """The width of the confidence head's input: the hidden state, perhaps with the previous token's embedding."""
-    declared = homes.home("enable_confidence_head").boolean("enable_confidence_head", default=None)
-    weight = checkpoint.tensors.get("confidence_head.proj.weight")
-    if weight is None:
-        if declared:
-            raise ExportError(
-                "The confidence head that the config declares is not stored.",
-                where=checkpoint.folder,
-                found="no confidence_head.proj.weight",
-                accepted="the tensor, or enable_confidence_head false",
-                fix="Complete the download.",
-            )
-        return None
-    names = ("confidence_head.proj.weight", "confidence_head.proj.bias")
-    shapes = [list(checkpoint.tensors[name].shape) for name in names if name in checkpoint.tensors]
-    accepted = ([[1, hidden], [1]], [[1, hidden + rank], [1]])
-    if shapes not in accepted:
+    if mask is None:
+        return
+    good = mask.dtype in ("BOOL", "I64", "I32") and mask.shape == (vocab,)
+    if not good or {row for row, used in enumerate(read_integers(mask)) if used} != set(ids):
         raise ExportError(
-            "The confidence head has another shape.",
-            where=f"{checkpoint.folder}: confidence_head.proj.weight and .bias",
-            found=" and ".join(map(str, shapes)),
-            accepted=f"[1, {hidden}] or [1, {hidden + rank}], and [1]",
-            fix="Get weights and config.json from one release.",
+            "The two maps of the vocabulary disagree.",
+            where=f"{checkpoint.folder}: {names(MASK)} and {names(MAP)}",
+            found=f"{mask.dtype} {list(mask.shape)}" if not good else "other tokens in the one than in the other",
+            accepted=f"true at the {size} ids that d2t leads to, of {vocab}",
+            fix="Get the weights again from where the drafter comes from.",
         )
-    checkpoint.claim(names)
-    return shapes[0][1]
 
 
-def _notes(homes: Homes, kind: str) -> Iterator[str]:
-    """Keys that are left without effect on purpose."""
+def _notes(checkpoint: Checkpoint, found: Identity) -> Iterator[str]:
+    """What is left without effect on purpose, and what is done in another way than in training."""
+    homes = found.homes
     for key in ("output_multiplier", "final_logit_softcapping"):
-        if kind == DSPARK and key in homes.home(key):
+        if found.family == DSPARK and key in homes:
+            homes.number(key)
             yield f"{key} is not applied: a Markov head is trained on the head's own logits"
-
-
-def _factor(homes: Homes, key: str) -> float | None:
-    """A number to multiply with; None where it is 1 or absent."""
-    value = homes.home(key).number(key, default=None)
-    return None if value == 1.0 else value
+    slides = any(layer.window for layer in conventions.layers(homes, 1))
+    if found.dialect.one_bound and slides:
+        yield (
+            "trained with one window for all rows of a block, the anchor's; here it moves with each row, so that later "
+            "rows see a few positions fewer"
+        )
+    doubted = found.dialect.theta_in_doubt
+    if doubted and conventions.rotary(homes, 2, conventions.layer_kinds(homes)).theta == doubted:
+        yield (
+            f"its rotary base is {doubted:g}, which {found.dialect.name}'s exporter has written for drafters that were "
+            "trained with another one: compare it with the training's, mostly the target's"
+        )
+    fused = tensor(checkpoint, found.names, "fc.weight")
+    for key in ("dtype", "torch_dtype"):
+        known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+        declared = homes.data.get(key)
+        if fused and declared and known.get(declared, fused.dtype) != fused.dtype:
+            yield f"config.json says {declared}, the tensors are {fused.dtype}; the tensors count"

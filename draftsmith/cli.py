@@ -45,6 +45,7 @@ def _parser() -> Parser:
     export.set_defaults(run=run_export)
     _add_verify(subcommands)
     _add_speculate(subcommands)
+    _add_inspect(subcommands)
     return parser
 
 
@@ -112,6 +113,26 @@ def _run_speculate(arguments: argparse.Namespace) -> int:
         same = len(prompts) - len(result.differing)
         print(f"tokens with and without drafts are equal for {same} of {len(prompts)} prompts")
     return 1 if result.differing else 0
+
+
+def _add_inspect(subcommands: Any) -> None:
+    inspect = subcommands.add_parser(
+        "inspect",
+        help="say what a checkpoint is, who made it, and what becomes of its keys",
+        description="Say what a checkpoint is, who made it, and what becomes of its keys. Headers are read, and norms.",
+        allow_abbrev=False,
+    )
+    inspect.add_argument("folder", type=Path, metavar="FOLDER", help="a target's or a drafter's checkpoint folder")
+    inspect.add_argument("--block-size", type=int, metavar="N", help="rows of a block, where no key says (TorchSpec)")
+    inspect.set_defaults(run=_run_inspect)
+
+
+def _run_inspect(arguments: argparse.Namespace) -> int:
+    from draftsmith.inspect import inspect
+
+    for line in inspect(arguments.folder, arguments.block_size):
+        print(line)
+    return 0
 
 
 if __name__ == "__main__":

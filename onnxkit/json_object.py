@@ -13,14 +13,31 @@ from onnxkit.errors import ExportError
 _MISSING: Any = object()
 
 
-def load_json(path: Path) -> dict[str, Any]:
+class _Twice(ValueError):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys stand once each. Of a key that stands twice, programs take the one or the other."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return data
+
+
+def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
     """The object in a JSON file.
+
+    Args:
+        path: The file.
+        once: Whether a key that stands twice in one object is refused.
 
     Raises:
         ExportError: The file is missing, unreadable, no JSON, or holds something other than an object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once if once else None)
     except OSError as error:
         raise ExportError(
             "A file cannot be read.",
@@ -28,6 +45,14 @@ def load_json(path: Path) -> dict[str, Any]:
             found=error.strerror,
             accepted="a file that you may read",
             fix="Check that it is there, and its permissions.",
+        ) from error
+    except _Twice as error:
+        raise ExportError(
+            "A key stands twice in one object.",
+            where=path,
+            found=error,
+            accepted="each key once",
+            fix="Remove the one that the model was not trained with.",
         ) from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ExportError(

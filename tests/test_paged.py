@@ -30,6 +30,7 @@ class Case:
     window: int = -1
     scale: float = 0.0
     epsilon: float = 1e-6
+    sink: bool = False
 
 
 def session(case: Case, **attributes: Any) -> ort.InferenceSession:
@@ -47,6 +48,8 @@ def session(case: Case, **attributes: Any) -> ort.InferenceSession:
         types |= {"cos": (F32, ["context", ROTATED // 2]), "sin": (F32, ["context", ROTATED // 2])}
     if case.norm:
         types |= {"q_norm": (F32, [DIM]), "k_norm": (F32, [DIM])}
+    if case.sink:
+        types["head_sink"] = (F32, [HEADS])
     types["metadata"] = (I32, [3])
     values = {name: builder.input(name, *kind) for name, kind in types.items()}
     given: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": KV_HEADS, "do_rotary": int(case.rotary)}
@@ -104,7 +107,8 @@ class Reference:
             scores = [query @ keys[kv] * (self.case.scale or DIM**-0.5) for keys, _ in cached[first:last]]
             weights = np.exp(np.array(scores) - max(scores))
             mixed = sum(w * values[kv] for w, (_, values) in zip(weights, cached[first:last], strict=True))
-            result.append(mixed / weights.sum())
+            sink = np.exp(self.tables["head_sink"][head] - max(scores)) if self.case.sink else 0.0
+            result.append(mixed / (weights.sum() + sink))
         return np.concatenate(result)
 
 
@@ -119,6 +123,8 @@ CASES = {
     "all rows, window": replace(PLAIN, causal=False, window=5, packed=False),
     "scale": replace(PLAIN, scale=0.4),
     "epsilon": replace(PLAIN, epsilon=1e-2),
+    "sinks": replace(PLAIN, sink=True),
+    "sinks, all rows, window": replace(PLAIN, sink=True, causal=False, window=5),
 }
 
 
@@ -130,6 +136,7 @@ def test_chunks_then_single_tokens(case: Case, garbage: float) -> None:
     angles = rng.standard_normal((40, ROTATED // 2))
     tables = {"cos": np.cos(angles), "sin": np.sin(angles)}
     tables |= {name: rng.standard_normal(DIM) for name in ("q_norm", "k_norm")}
+    tables["head_sink"] = 2 * rng.standard_normal(HEADS)
     tables = {name: table.astype(np.float32) for name, table in tables.items()}
     run, reference = session(case), Reference(case, tables)
     # Fresh memory may hold anything: what is not a number must not reach a result through a weight of zero.
@@ -179,7 +186,6 @@ def test_attributes_that_are_not_done_are_refused(attributes: dict[str, Any]) ->
     ("toggled", "expected"),
     [
         ("slot_mapping", "slot_mapping"),
-        ("head_sink", "head_sink"),
         ("k_scale", "k_scale"),
         ("v_scale", "v_scale"),
         ("key", "key and value apart"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from builder.qwen35.keys import check_keys
 from onnxkit.errors import ExportError
-from onnxkit.json_object import JsonObject
+from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.layers.rotary import Rotary
 from onnxkit.layers.rotary_config import read_rotary
 
@@ -57,6 +58,7 @@ class TargetConfig:
     bos_token_id: int | None
     pad_token_id: int | None
     mtp_layers: int
+    notes: tuple[str, ...] = ()
 
     @property
     def num_hidden_layers(self) -> int:
@@ -82,7 +84,9 @@ def read_target_config(config: JsonObject) -> TargetConfig:
     """
     architecture, nested = _architecture(config)
     text = config.section("text_config") if nested else config
-    _refuse_what_is_not_built(config, text)
+    _refuse_packed(config, text)
+    notes = check_keys(config, text)
+    text.string("hidden_act", choices=["silu"])
     heads, kv_heads = text.integer("num_attention_heads"), text.integer("num_key_value_heads")
     if heads % kv_heads:
         raise text.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
@@ -106,6 +110,7 @@ def read_target_config(config: JsonObject) -> TargetConfig:
         bos_token_id=bos,
         pad_token_id=pad,
         mtp_layers=text.integer("mtp_num_hidden_layers", minimum=0, default=0),
+        notes=notes,
     )
 
 
@@ -123,8 +128,7 @@ def _architecture(config: JsonObject) -> tuple[str, bool]:
     )
 
 
-def _refuse_what_is_not_built(config: JsonObject, text: JsonObject) -> None:
-    """Keys that change the model in a way that this graph would silently ignore."""
+def _refuse_packed(config: JsonObject, text: JsonObject) -> None:
     for section in (config, text):
         if "quantization_config" in section:
             raise ExportError(
@@ -134,10 +138,6 @@ def _refuse_what_is_not_built(config: JsonObject, text: JsonObject) -> None:
                 accepted="weights in bf16, fp16 or fp32",
                 fix="Export the unquantized release.",
             )
-    text.string("hidden_act", choices=["silu"])
-    for key, value in (("attention_bias", False), ("attn_output_gate", True)):
-        if text.boolean(key, default=value) is not value:
-            raise text.error(key, str(value).lower(), "Such a model was never published; check the config.")
 
 
 def _layer_types(text: JsonObject) -> tuple[str, ...]:
@@ -147,6 +147,8 @@ def _layer_types(text: JsonObject) -> tuple[str, ...]:
         raise text.error("layer_types", f"a list of {LINEAR} and {FULL}, one per layer, or full_attention_interval")
     derived = tuple(FULL if interval and (i + 1) % interval == 0 else LINEAR for i in range(count))
     kinds = text.strings("layer_types", default=derived)
+    if interval is not None and len(kinds) == count and kinds != derived:
+        raise disagreement(text.place("layer_types"), text.place("full_attention_interval"), list(kinds), interval)
     if len(kinds) != count or not set(kinds) <= {LINEAR, FULL}:
         raise text.error("layer_types", f"{count} entries (num_hidden_layers), each {LINEAR} or {FULL}")
     if FULL not in kinds or LINEAR not in kinds:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from builder.qwen35.config import TargetConfig
 from onnxkit.errors import ExportError, listed
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.safetensors_file import StoredTensor
+from onnxkit.weights.safetensors_file import same_bytes
 
 # The graph's names of the two tables that a drafter shares.
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -20,8 +20,6 @@ LEFT_OUT = {
     ("model.visual.", "visual."): "vision encoder",
     ("mtp.",): "multi-token prediction head",
 }
-
-_COMPARED = 64 << 20  # bytes of two tables that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:
     Raises:
         ExportError: The text model or the head is not there, or is there twice.
     """
-    notes = _leave_out(checkpoint, config)
+    notes = [*_leave_out(checkpoint, config), *config.notes]
     prefix = _text_prefix(checkpoint)
     head, tied = _head(checkpoint, config, f"{prefix}embed_tokens.weight", notes)
     return StoredNames(prefix, head, tied, tuple(notes))
@@ -111,21 +109,8 @@ def _head(checkpoint: Checkpoint, config: TargetConfig, embedding: str, notes: l
     (head,) = heads
     if not config.tie_word_embeddings:
         return head, False
-    if _same_bytes(checkpoint.tensors[head], checkpoint.tensors[embedding]):
+    if same_bytes(checkpoint.tensors[head], checkpoint.tensors[embedding]):
         checkpoint.claim([head])
         return embedding, True
     notes.append(f"LM head: tie_word_embeddings is true, but {head} differs from the embedding and is exported")
     return head, False
-
-
-def _same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
-    if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return False
-    with a.path.open("rb") as first, b.path.open("rb") as second:
-        first.seek(a.offset)
-        second.seek(b.offset)
-        for start in range(0, a.length, _COMPARED):
-            size = min(_COMPARED, a.length - start)
-            if first.read(size) != second.read(size):
-                return False
-    return True

@@ -8,6 +8,9 @@ Written from the published math alone, request by request and layer by layer, wi
   within the block, and scores a pair of neighbouring candidates by ``<A[previous] * (P h), B[current]>``.
 - DSpark scores it by ``<W1[previous], W2[current]>``; a gated head multiplies ``W1[previous]`` by
   ``sigmoid(gate([h; W1[previous]]))``.
+- A plain DFlash drafter scores no pairs: each row proposes its own best tokens.
+- A head with a sink has one more logit in its softmax, which no value goes with.
+- A head over a part of the vocabulary gives rows; ``row + d2t[row]`` is the target's id.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from torch.nn.functional import silu
 from transformers import Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from drafters.config import DFlash2, DrafterConfig, DSpark, LayerAttention
+from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark, LayerAttention
+from drafters.names import canonical
 from onnxkit.layers.rotary import Rotary
 
 Tensor = torch.Tensor
@@ -34,8 +38,8 @@ class ReferenceDrafter:
     Attributes:
         config: Its configuration.
         weights: Its tensors by their published names, float32.
-        embedding: The target's embedding, ``[vocab, hidden]`` float32.
-        head: The target's LM head, ``[vocab, hidden]`` float32.
+        embedding: The embedding, ``[vocab, hidden]`` float32.
+        head: The LM head, ``[vocab, hidden]`` float32; fewer rows where the vocabulary is a part of the target's.
         tables: The type that cosines and sines are rounded to, as the graph's tables are.
     """
 
@@ -77,9 +81,17 @@ def load_drafter(
     """A drafter's weights from its folder, as an export rounds them: to bfloat16, a gate's alone left as they are."""
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for name, tensor in load_file(path).items():
+        for stored, tensor in load_file(path).items():
+            name = canonical(stored)
+            if not tensor.is_floating_point():
+                weights[name] = tensor
+                continue
             rounded = tensor if "gate_proj" in name and ".mlp." not in name else tensor.to(torch.bfloat16)
             weights[name] = rounded.to(torch.float32)
+    if config.own_embedding:
+        embedding = weights["embed_tokens.weight"]
+    if config.own_head:
+        head = weights["lm_head.weight"]
     return ReferenceDrafter(config, weights, embedding.to(torch.float32), head.to(torch.float32), tables)
 
 
@@ -102,18 +114,21 @@ def draft(drafter: ReferenceDrafter, request: Request, anchor: int) -> Lattice:
     """Propose a block after a request's context. Nothing of the block stays in the context."""
     hidden = block_hidden(drafter, request, anchor)
     config = drafter.config
-    drafted = hidden[1:] if isinstance(config.variant, DFlash2) else hidden
-    unary, ids = (drafted @ drafter.head.T).topk(config.top_k, dim=-1)
+    drafted = hidden if isinstance(config.variant, DSpark) and config.variant.anchor_predicts else hidden[1:]
+    unary, rows = (drafted @ drafter.head.T).topk(config.top_k, dim=-1)
+    ids = rows + drafter.weights["d2t"][rows] if "d2t" in drafter.weights else rows
     previous = torch.cat([torch.full((1, config.top_k), anchor), ids[:-1]])
-    if isinstance(config.variant, DFlash2):
+    if isinstance(config.variant, DFlash | DFlash2):
         if config.variant.output_multiplier is not None:
             unary = unary * config.variant.output_multiplier
         cap = config.variant.final_logit_softcapping
         if cap is not None:
             unary = cap * torch.tanh(unary / cap)
+    pairs = torch.zeros(len(ids), config.top_k, config.top_k)
+    if isinstance(config.variant, DFlash2):
         pairs = _selector(drafter, drafted, previous, ids)
-    else:
-        pairs = _markov(drafter, config.variant, drafted, previous, ids)
+    elif isinstance(config.variant, DSpark) and config.variant.markov_rank:
+        pairs = _markov(drafter, config.variant, drafted, previous, rows)
     return Lattice(ids, unary[:, None, :] + pairs)
 
 
@@ -144,7 +159,7 @@ def _attention(drafter: ReferenceDrafter, layer: int, attention: LayerAttention,
     config, block = drafter.config, len(x)
     position = torch.arange(request.length, request.length + block)
     start = f"layers.{layer}.self_attn"
-    query = (x @ drafter.weights[f"{start}.q_proj.weight"].T).reshape(block, -1, config.head_dim)
+    query = _projected(drafter, f"{start}.q_proj", x).reshape(block, -1, config.head_dim)
     query = _rotated(drafter, _norm(drafter, f"{start}.q_norm", query), position)
     key, value = _keys_and_values(drafter, layer, x, position)
     keys, values = torch.cat([request.keys[layer], key]), torch.cat([request.values[layer], value])
@@ -157,14 +172,23 @@ def _attention(drafter: ReferenceDrafter, layer: int, attention: LayerAttention,
         hidden |= cached[None] > position[:, None]
     if attention.window is not None:
         hidden |= cached[None] <= position[:, None] - attention.window
-    y = torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
-    return y.reshape(block, -1) @ drafter.weights[f"{start}.o_proj.weight"].T
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if config.attention_sinks:
+        sink = drafter.weights[f"{start}.attention_sink_bias"][:, None, None].expand(-1, block, 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    y = torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(cached)], values)
+    return _projected(drafter, f"{start}.o_proj", y.reshape(block, -1))
+
+
+def _projected(drafter: ReferenceDrafter, name: str, x: Tensor) -> Tensor:
+    y = x @ drafter.weights[f"{name}.weight"].T
+    return y + drafter.weights[f"{name}.bias"] if drafter.config.attention_bias else y
 
 
 def _keys_and_values(drafter: ReferenceDrafter, layer: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     start = f"layers.{layer}.self_attn"
     key, value = (
-        (x @ drafter.weights[f"{start}.{name}_proj.weight"].T).reshape(len(x), -1, drafter.config.head_dim)
+        _projected(drafter, f"{start}.{name}_proj", x).reshape(len(x), -1, drafter.config.head_dim)
         for name in ("k", "v")
     )
     return _rotated(drafter, _norm(drafter, f"{start}.k_norm", key), positions), value
@@ -230,11 +254,11 @@ def _selector(drafter: ReferenceDrafter, hidden: Tensor, previous: Tensor, ids: 
     return torch.einsum("lpr,lr,lcr->lpc", predecessors[previous], gate, successors[ids])
 
 
-def _markov(drafter: ReferenceDrafter, variant: DSpark, hidden: Tensor, previous: Tensor, ids: Tensor) -> Tensor:
+def _markov(drafter: ReferenceDrafter, variant: DSpark, hidden: Tensor, previous: Tensor, rows: Tensor) -> Tensor:
     first, second = (drafter.weights[f"markov_head.markov_w{i}.weight"] for i in (1, 2))
     embedded = first[previous]
     if variant.gated:
-        both = torch.cat([hidden[:, None].expand(-1, ids.shape[1], -1), embedded], dim=-1)
+        both = torch.cat([hidden[:, None].expand(-1, rows.shape[1], -1), embedded], dim=-1)
         weight, bias = (drafter.weights[f"markov_head.gate_proj.{part}"] for part in ("weight", "bias"))
         embedded = torch.sigmoid(both @ weight.T + bias) * embedded
-    return torch.einsum("lpr,lcr->lpc", embedded, second[ids])
+    return torch.einsum("lpr,lcr->lpc", embedded, second[rows])

@@ -5,7 +5,8 @@ inputs; onnxruntime puts the body in its place. What it computes, for row ``i`` 
 
 - the position is ``p = past[b] + i``, for the rotary embedding and in the cache;
 - key and value are written to slot ``p % page`` of page ``block_table[b, p // page]``, before anything is read;
-- it attends to positions ``j <= p`` of its own sequence (or to all of them, where it is not causal), within its window.
+- it attends to positions ``j <= p`` of its own sequence (or to all of them, where it is not causal), within its window;
+- with sinks, each head's softmax has one more logit, which no value goes with.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ INPUTS = (
     "v_scale",
     "metadata",
 )
-_NOT_DONE = ("slot_mapping", "head_sink", "k_scale", "v_scale")
+_NOT_DONE = ("slot_mapping", "k_scale", "v_scale")
 _TOGETHER = (("key", "value"), ("cos", "sin"), ("q_norm", "k_norm"))
 
 # Attributes whose defaults alone are done here.
@@ -156,7 +157,8 @@ def _attend(op: OpBuilder, variant: Variant, given: Mapping[str, ir.Value]) -> S
         for cache, new in (("key_cache", key), ("value_cache", value))
     ]
     keys, values = (op.Gather(cache, op.Reshape(op.Max(slots, 0), [-1])) for cache in caches)
-    y = _softmax_attention(op, variant, query, keys, values, _mask(op, variant, rows, slots), width)
+    sink = given["head_sink"] if variant.has("head_sink") else None
+    y = _softmax_attention(op, variant, query, keys, values, _mask(op, variant, rows, slots), width, sink)
     # The runtime binds a cache and its new value to one buffer: it is written last, when nothing reads the old one.
     presents = [
         op.Reshape(cache, op.Shape(given[name]))
@@ -248,6 +250,7 @@ def _softmax_attention(
     values: ir.Value,
     mask: ir.Value,
     width: ir.Value,
+    sink: ir.Value | None,
 ) -> ir.Value:
     """Attention of ``[tokens, heads, dim]`` queries over ``[positions, kv heads, dim]``: ``[tokens, heads * dim]``.
 
@@ -263,5 +266,12 @@ def _softmax_attention(
     values = op.Where(anyone, values, op.Constant(value_float=0.0))
     values = op.Unsqueeze(op.Transpose(values, perm=[1, 0, 2]), [1])
     scores = op.Where(mask, op.MatMul(by_head, keys), op.Constant(value_float=_LOWEST))
-    y = op.MatMul(op.Softmax(scores, axis=-1), values)
+    if sink is None:
+        shares = op.Softmax(scores, axis=-1)
+    else:
+        columns = op.Concat(op.Shape(scores, start=0, end=3), [1], axis=0)
+        extra = op.Expand(op.Reshape(sink, [variant.kv_heads, group, 1, 1]), columns)
+        shares = op.Softmax(op.Concat(scores, extra, axis=-1), axis=-1)
+        shares = op.Slice(shares, [0], op.Shape(scores, start=3, end=4), [3])
+    y = op.MatMul(shares, values)
     return op.Reshape(op.Transpose(y, perm=[2, 0, 1, 3]), op.Concat([0], op.Mul(width, [variant.heads]), axis=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,16 @@ class Style:
 
 
 class Linear(nn.Module):
-    """A projection without bias, its weight in the checkpoint's order ``[out, in]``."""
+    """A projection, its weight in the checkpoint's order ``[out, in]``; without bias, unless it is asked for."""
 
-    def __init__(self, in_features: int, out_features: int, style: Style) -> None:
+    def __init__(self, in_features: int, out_features: int, style: Style, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = Weight("weight", [out_features, in_features], style.dtype)
+        self.bias = Weight("bias", [out_features], style.dtype) if bias else None
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         """``[tokens, in] -> [tokens, out]``."""
-        return op.Gemm(x, self.weight, transB=1)
+        return op.Gemm(x, self.weight, *([] if self.bias is None else [self.bias]), transB=1)
 
 
 class StackedLinear(nn.Module):
@@ -51,9 +52,10 @@ class StackedLinear(nn.Module):
         in_features: The width of the input.
         parts: The rows of each part. Where the style does not stack, each part must be one whole tensor.
         style: The graph's style.
+        bias: Whether each projection has a bias.
     """
 
-    def __init__(self, in_features: int, parts: Sequence[Sequence[Rows]], style: Style) -> None:
+    def __init__(self, in_features: int, parts: Sequence[Sequence[Rows]], style: Style, *, bias: bool = False) -> None:
         super().__init__(name="")
         self.sizes = [sum(rows.count for rows in part) for part in parts]
         self.stacked = style.stacked
@@ -62,10 +64,13 @@ class StackedLinear(nn.Module):
             stems = dict.fromkeys(rows.name.removesuffix(".weight") for rows in sources)
             name = "+".join(stems) + ".weight"
             self.weight = Weight(name, [sum(self.sizes), in_features], style.dtype, sources)
+            biases = [replace(rows, name=f"{rows.name.removesuffix('.weight')}.bias") for rows in sources]
+            name = "+".join(stems) + ".bias"
+            self.bias = Weight(name, [sum(self.sizes)], style.dtype, biases) if bias else None
         else:
             self.projections = []
             for (rows,), size in zip(parts, self.sizes, strict=True):
-                projection = Linear(in_features, size, style)
+                projection = Linear(in_features, size, style, bias=bias)
                 setattr(self, rows.name.removesuffix(".weight"), projection)  # names the child, and registers it
                 self.projections.append(projection)
 
@@ -73,7 +78,7 @@ class StackedLinear(nn.Module):
         """``[tokens, in]`` -> one ``[tokens, size]`` per part."""
         if not self.stacked:
             return [projection(op, x) for projection in self.projections]
-        y = op.Gemm(x, self.weight, transB=1)
+        y = op.Gemm(x, self.weight, *([] if self.bias is None else [self.bias]), transB=1)
         if len(self.sizes) == 1:
             return [y]
         return op.Split(y, self.sizes, axis=-1, _outputs=len(self.sizes))

@@ -31,6 +31,8 @@ def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rot
     """
     sections = [section for key in _HOMES if key in text and (section := text.section(key)).data]
     kinds = {_kind(section) for section in sections}
+    for section in sections:
+        _refuse_unknown(section, YARN in kinds)
     homes = [*sections, text]
     theta = _one_value(homes, "rope_theta", "a number above 0, the rotary base")
     yarn = _yarn(sections, text, theta) if YARN in kinds else None
@@ -63,7 +65,6 @@ def _yarn(sections: list[JsonObject], text: JsonObject, theta: float) -> Yarn:
     """What :class:`Yarn` needs, as transformers takes it from the configuration (its ``_compute_yarn_parameters``)."""
     home = sections[0]
     _same_in_both(sections)
-    _refuse_unknown(home)
     if theta <= 1:
         raise (home if "rope_theta" in home else text).error("rope_theta", f"a number above 1 (rope_type is {YARN})")
     factor = home.number("factor")
@@ -118,12 +119,15 @@ def _same_in_both(sections: list[JsonObject]) -> None:
             raise disagreement(first.place(key), second.place(key), *values)
 
 
-def _refuse_unknown(home: JsonObject) -> None:
-    """Refuse keys that YaRN does not have: a misspelt one would leave its default in force."""
-    known = (*_COMMON_KEYS, *_YARN_KEYS)
+def _refuse_unknown(home: JsonObject, stretched: bool) -> None:
+    """Refuse keys that no embedding has: a misspelt one would leave its default in force. YaRN's are idle where a
+    kind is named and is another, and ambiguous where none is."""
+    named = stretched or "rope_type" in home or "type" in home
+    known = (*_COMMON_KEYS, *(_YARN_KEYS if named else ()))
     for key in home.data:
         if key in home and key not in known:
-            raise home.error(key, ", ".join(known), did_you_mean(key, known) or f"Remove {key}.")
+            fix = f"Add rope_type, {DEFAULT} or {YARN}." if key in _YARN_KEYS else None
+            raise home.error(key, ", ".join(known), fix or did_you_mean(key, known) or f"Remove {key}.")
 
 
 def _one_value(homes: list[JsonObject], key: str, accepted: str, maximum: float = float("inf")) -> float:

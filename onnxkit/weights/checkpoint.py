@@ -12,6 +12,7 @@ from onnxkit.weights.safetensors_file import StoredTensor, read_header
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_RAW = (".pt", ".pth", ".bin", ".ckpt", ".distcp")
 
 
 class Checkpoint:
@@ -46,7 +47,7 @@ class Checkpoint:
                 accepted="a checkpoint folder as the transformers library saves it",
                 fix=f"Point {option} at the folder that holds config.json.",
             )
-        self.config = JsonObject(load_json(folder / "config.json"), str(folder / "config.json"))
+        self.config = JsonObject(load_json(folder / "config.json", once=True), str(folder / "config.json"))
         self.tensors = _read_tensors(folder)
         self.claimed: set[str] = set()
 
@@ -78,17 +79,21 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
         return read_header(folder / SINGLE_FILE)
     if index:
         return _read_shards(folder)
+    files = sorted(p.name for p in folder.iterdir() if p.is_file())
+    raw = [name for name in files if name.endswith(_RAW)]
     raise ExportError(
         "The checkpoint holds no weights that can be read.",
         where=folder,
-        found=listed(sorted(p.name for p in folder.iterdir() if p.is_file())),
+        found=listed(files) + (f"\n({raw[0]} looks like the raw state of a training run)" if raw else ""),
         accepted=f"{SINGLE_FILE}, or shards with {INDEX_FILE}",
-        fix="Save the model as safetensors (save_pretrained does so).",
+        fix="Export the run to a Hugging Face checkpoint first."
+        if raw
+        else "Save the model as safetensors (save_pretrained does so).",
     )
 
 
 def _read_shards(folder: Path) -> dict[str, StoredTensor]:
-    weight_map = JsonObject(load_json(folder / INDEX_FILE), INDEX_FILE).section("weight_map").data
+    weight_map = JsonObject(load_json(folder / INDEX_FILE, once=True), INDEX_FILE).section("weight_map").data
     shards = {name: _shard_path(folder, name, shard) for name, shard in weight_map.items()}
     missing = sorted({path.name for path in shards.values() if not path.is_file()})
     if missing:

@@ -15,6 +15,8 @@ from onnxkit.weights.parameters import Rows, Table, Weight
 from onnxkit.weights.safetensors_file import DTYPES, StoredTensor
 from onnxkit.weights.streamed import StreamedTensor, Writer, byte_range, computed, converted
 
+I64 = ir.DataType.INT64
+
 
 @dataclass
 class _Problems:
@@ -87,7 +89,7 @@ def _find(checkpoint: Checkpoint, name: str, rows: Rows, parameter: Weight, prob
     if stored.shape != expected:
         problems.misshapen.append(f"{name}: {list(stored.shape)}, not {list(expected)}")
         return None
-    if stored.dtype not in DTYPES:
+    if stored.dtype not in DTYPES or (DTYPES[stored.dtype] == I64) != (parameter.dtype == I64):
         problems.mistyped.append(f"{name}: {stored.dtype}")
         return None
     return stored

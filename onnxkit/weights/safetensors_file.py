@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from safetensors import SafetensorError, safe_open
 
 from onnxkit.errors import ExportError
 
 # safetensors' names for element types; what is not here is shown by its own name and refused where it is claimed.
+# Whole numbers are taken as they are, and only where the graph wants whole numbers.
 DTYPES = {
+    "I64": ir.DataType.INT64,
     "F64": ir.DataType.DOUBLE,
     "F32": ir.DataType.FLOAT,
     "F16": ir.DataType.FLOAT16,
@@ -98,3 +101,35 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise _DuplicateKey(next(name for name in names if names.count(name) > 1))
     return result
+
+
+_COMPARED = 64 << 20  # bytes of two tensors that are compared at a time
+
+
+def same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
+    """Whether two tensors are the same in type, shape and every byte. This reads them."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    with a.path.open("rb") as first, b.path.open("rb") as second:
+        first.seek(a.offset)
+        second.seek(b.offset)
+        for start in range(0, a.length, _COMPARED):
+            size = min(_COMPARED, a.length - start)
+            if first.read(size) != second.read(size):
+                return False
+    return True
+
+
+def read_integers(tensor: StoredTensor) -> list[int]:
+    """The values of a small tensor of whole numbers or truth values."""
+    dtype = {"I64": "<i8", "I32": "<i4", "BOOL": "?", "U8": "u1"}[tensor.dtype]
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        return [int(value) for value in np.frombuffer(file.read(tensor.length), dtype)]
+
+
+def read_floats(tensor: StoredTensor) -> np.ndarray[Any, Any]:
+    """The values of a small tensor of floating-point numbers, as float32."""
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        return np.frombuffer(file.read(tensor.length), DTYPES[tensor.dtype].numpy()).astype(np.float32)

@@ -1,0 +1,21 @@
+"""SpecForge: ``dflash_config`` (``dspark_config`` in a release of RadixArk's), ``block_size`` at the top level."""
+
+from __future__ import annotations
+
+from drafters.dialects.dialect import Dialect, any_key, architecture
+from onnxkit.json_object import JsonObject
+
+
+def _claims(config: JsonObject) -> str | None:
+    if architecture(config) == "DSparkDraftModel":
+        return "the architecture DSparkDraftModel"
+    return any_key(config, "projector_type", "attention_mode", "dspark_config", "confidence_head_alpha")
+
+
+DIALECT = Dialect(
+    name="SpecForge",
+    homes="dflash_config or dspark_config; block_size at the top level",
+    claims=_claims,
+    marks=(r"^logit_head\.",),
+    prefixes=("draft_model.", "logit_head."),
+)

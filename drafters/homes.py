@@ -1,0 +1,144 @@
+"""One view of a drafter's configuration, wherever its producer keeps the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from drafters.keys import BACKBONE_SECTION, OWN_SECTIONS, SHAPING_SECTIONS
+from onnxkit.json_object import JsonObject, disagreement
+from onnxkit.key_table import Table, Use, refuse_unknown, same, short, unknown_notes
+
+_ROPE = ("rope_parameters", "rope_scaling")
+
+
+class Homes(JsonObject):
+    """The keys of all sections as one object; each message names the place that a value came from.
+
+    Where a key stands in two sections, both must agree, unless it has no effect.
+
+    Args:
+        config: ``config.json``.
+        keys: The table of keys.
+        renames: Keys to which the producer gives another meaning, with the names of what they mean.
+        defaults: What the producer's own writer leaves out; empty for all that write everything.
+        writer: Whose defaults these are, for messages.
+
+    Raises:
+        ExportError: A section is no object, a key is not known, or two sections disagree.
+    """
+
+    def __init__(
+        self,
+        config: JsonObject,
+        keys: Table,
+        renames: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        writer: str = "",
+    ) -> None:
+        super().__init__({}, config.where)
+        self.config, self.keys = config, keys
+        self.sections = [*(config.section(name) for name in SHAPING_SECTIONS if name in config), config]
+        self.origins: dict[str, str] = {}
+        for section in self.sections[:-1]:
+            refuse_unknown(section, [name for name in keys if name not in SHAPING_SECTIONS])
+        self.notes = unknown_notes(config, keys)
+        for section in self.sections:
+            self._take(section, renames or {})
+        for key, value in (defaults or {}).items():
+            if key not in self and not any(key in data for data in self._rope_sections()):
+                self.data[key], self.origins[key] = value, f"{key}, left out: {writer}'s default, {short(value)}"
+
+    def _rope_sections(self) -> Iterator[dict[str, Any]]:
+        """The rotary sections, and the parts that some of them have for each kind of layer."""
+        sections = [data for name in _ROPE if isinstance(data := self.data.get(name), dict)]
+        yield from sections
+        yield from (data for section in sections for data in section.values() if isinstance(data, dict))
+
+    def _take(self, section: JsonObject, renames: Mapping[str, str]) -> None:
+        for written, value in section.data.items():
+            key = renames.get(written, written)
+            if value is None or written in SHAPING_SECTIONS or key not in self.keys:
+                continue
+            place = section.place(written)
+            if key not in self:
+                self.data[key], self.origins[key] = value, place
+            elif self.keys[key].use is not Use.NO_EFFECT and not same(self.data[key], value):
+                raise disagreement(self.origins[key], place, short(self.data[key]), short(value))
+
+    def place(self, key: str) -> str:
+        """Where a key stands; where it does not, the place that it is missed at."""
+        if key in self.origins:
+            return self.origins[key]
+        own = key in self.keys and self.keys[key].own
+        wanted = OWN_SECTIONS if own else (BACKBONE_SECTION,)
+        for name in wanted:
+            if name in self.config:
+                return self.config.section(name).place(key)
+        return self.config.place(key)
+
+    def factor(self, key: str) -> float | None:
+        """A number to multiply with; None where it is 1 or absent."""
+        value = self.number(key, default=None)
+        return None if value == 1.0 else value
+
+    def first_of(self, *names: str) -> str | None:
+        """The first of some keys that is there."""
+        return next((name for name in names if name in self), None)
+
+    def agreed(self, values: Mapping[str, Any]) -> Any:
+        """The one value of several keys that mean the same; None where none of them says anything.
+
+        Args:
+            values: What each key says, None where it says nothing.
+
+        Raises:
+            ExportError: Two of them disagree.
+        """
+        said = {key: value for key, value in values.items() if value is not None}
+        for (first, value), (second, other) in zip(list(said.items())[:-1], list(said.items())[1:], strict=True):
+            if value != other:
+                raise disagreement(self.place(first), self.place(second), short(value), short(other))
+        return next(iter(said.values()), None)
+
+
+def rope_view(homes: Homes, kinds: set[str]) -> JsonObject:
+    """The same object with the one rotary embedding that all layers share.
+
+    Newer configurations may hold one entry for each kind of layer; those of the kinds in use must agree.
+
+    Raises:
+        ExportError: A section is no object, or two kinds of layers turn differently.
+    """
+    data = dict(homes.data)
+    for name in _ROPE:
+        if name not in homes:
+            continue
+        section = homes.section(name)
+        entries = {
+            kind: section.section(kind) for kind in section.data if kind.endswith("_attention") and kind in section
+        }
+        if not entries:
+            continue
+        used = {kind: entry for kind, entry in entries.items() if kind in kinds}
+        if not used:
+            raise homes.error(name, f"an entry for {' and '.join(sorted(kinds))}")
+        if len(used) < len(kinds) or len(entries) < len([key for key in section.data if key in section]):
+            missing = sorted(kinds - set(used)) or sorted(set(section.data) - set(entries))
+            raise homes.error(name, f"entries for each kind of layer and nothing else, not {', '.join(missing)} apart")
+        (first, entry), *others = used.items()
+        for kind, other in others:
+            if not same(entry.data, other.data):
+                raise disagreement(section.place(first), section.place(kind), short(entry.data), short(other.data))
+        data[name] = entry.data
+    return _View(data, homes)
+
+
+class _View(JsonObject):
+    def __init__(self, data: dict[str, Any], homes: Homes) -> None:
+        super().__init__(data, homes.where)
+        self.homes = homes
+
+    def place(self, key: str) -> str:
+        """Where the whole object has it."""
+        return self.homes.place(key)

@@ -1,0 +1,171 @@
+"""What a checkpoint is, who made it, and what becomes of each of its keys: ``draftsmith inspect FOLDER``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from builder.drafter import Drafter, plan_drafter
+from builder.qwen35.borders import TargetOptions
+from builder.qwen35.config import ARCHITECTURES, read_target_config
+from builder.qwen35.keys import KEYS as TARGET_KEYS
+from builder.qwen35.names import EMBEDDING, HEAD, find_names
+from builder.qwen35.norms import check_norms
+from builder.qwen35.packed import build_packed
+from drafters.config import DrafterConfig
+from drafters.dialects import KEYS as DRAFTER_KEYS
+from drafters.dialects.dialect import architecture
+from drafters.drafter import DrafterOptions
+from drafters.identify import TITLES
+from drafters.keys import DSPARK, SHAPING_SECTIONS
+from drafters.reading import Identity, identity, read_identified
+from onnxkit.json_object import JsonObject
+from onnxkit.key_table import Key, Table, Use, one_of, short
+from onnxkit.layers.basic import Style
+from onnxkit.layers.graph import BF16
+from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.manifest import plan_tensors
+
+
+def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
+    """The lines of a description.
+
+    Raises:
+        ExportError: The folder cannot be read, or an export would refuse what it holds.
+    """
+    checkpoint = Checkpoint(folder, "FOLDER")
+    yield f"{folder}: {len(checkpoint.tensors)} tensors, {_types(checkpoint)}"
+    if architecture(checkpoint.config) in ARCHITECTURES:
+        yield from _target(checkpoint)
+    else:
+        yield from _drafter(checkpoint, block_size)
+
+
+def _target(checkpoint: Checkpoint) -> Iterator[str]:
+    config = checkpoint.config
+    name = architecture(config)
+    yield f"It is     a Qwen 3.5 target, by architectures: {name}"
+    sections = [config, *([config.section("text_config")] if ARCHITECTURES[name] else [])]
+    yield from _keys(TARGET_KEYS, sections)
+    read = read_target_config(config)
+    names = find_names(checkpoint, read)
+    check_norms(checkpoint, read, names)
+    yield "Config"
+    origins = {key: section.place(key) for section in sections for key in section.data if key in section}
+    yield from _fields(read, TARGET_KEYS, origins)
+    yield f"  {'text model':<24} {names.prefix or '(no prefix)'}*; the head is {names.head}"
+    yield from _notes(names.notes)
+    style = Style(BF16)
+    _, module = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
+    plan_tensors(module, checkpoint, names)
+    yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
+
+
+def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
+    found = identity(checkpoint)
+    yield f"It is     a {TITLES[found.family]} drafter, by {found.family_reason}"
+    yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
+    yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
+    config = read_identified(checkpoint, found, block_size=block_size)
+    yield "Config"
+    yield from _fields(config, DRAFTER_KEYS, found.homes.origins)
+    yield from _meaning(config)
+    renamed = {name: stored for name, stored in found.names.stored.items() if name != stored}
+    if renamed:
+        name, stored = next(iter(renamed.items()))
+        yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
+    yield from _notes(config.notes[1:])
+    plan_drafter(Drafter(checkpoint, config, config.block_size), DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD))
+    yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
+
+
+def _meaning(config: DrafterConfig) -> Iterator[str]:
+    """What follows from a drafter's configuration."""
+    taps = ", ".join(map(str, config.taps))
+    yield f"Taps      {taps}: the streams that enter these layers of the target"
+    rows = "each row predicts, the anchor's too" if config.anchor_predicts else "the anchor's row predicts nothing"
+    yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
+    known = "" if config.kind == config.family else f", which has no kind for {TITLES[config.family]} of this form"
+    yield f"Runs as   {config.kind}.onnx in the runtime{known}"
+
+
+def _fields(config: Any, keys: Table, origins: Mapping[str, str]) -> Iterator[str]:
+    """Each field of a normalised configuration with the places that it came from."""
+    for field in fields(config):
+        if field.name == "notes":
+            continue
+        places = [
+            _short_place(origins[key.name]) for key in keys.values() if field.name in key.fields and key.name in origins
+        ]
+        if field.name == "rotary":
+            places = [place for place in places if "max_position" not in place]
+        value = _value(getattr(config, field.name))
+        origin = f"from {', '.join(places)}" if places else "(by the tensors, or what holds where nothing is said)"
+        yield f"  {field.name:<24} {value:<28} {origin}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple) and len(value) > 8 and len(set(value)) < len(value):
+        counts = {part: value.count(part) for part in value}
+        return ", ".join(f"{count} x {part}" for part, count in counts.items())
+    return str(value)
+
+
+def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None) -> Iterator[str]:
+    """Each key of a configuration under what becomes of it."""
+    groups: dict[str, list[str]] = {title: [] for title in (*(use.value for use in Use), "not known")}
+    renames = found.dialect.renames if found else {}
+    for section in sections:
+        for name, value in section.data.items():
+            if value is None or name in (*SHAPING_SECTIONS, "text_config"):
+                continue
+            key = keys.get(renames.get(name, name))
+            where = _short_place(section.place(name))
+            if key is None:
+                groups["not known"].append(f"{where} = {short(value)}")
+            else:
+                groups[_use(key, value, found)].append(_line(key, where, value))
+    for title, lines in groups.items():
+        if title == Use.NO_EFFECT.value:
+            yield f"{title.capitalize()}: {', '.join(lines) or 'none'}"
+            continue
+        if lines:
+            yield f"{title.capitalize()}:"
+            yield from (f"  {line}" for line in lines)
+
+
+def _use(key: Key, value: object, found: Identity | None) -> str:
+    """What becomes of a key with this value, in this checkpoint."""
+    if key.use is Use.REFUSED and one_of(value, key.accepted):
+        return Use.CHECKED.value
+    if found and key.families and found.family not in key.families:
+        return (Use.CHECKED if one_of(value, key.accepted) else Use.REFUSED).value
+    if found and found.family == DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
+        return Use.NO_EFFECT.value
+    return key.use.value
+
+
+def _line(key: Key, where: str, value: object) -> str:
+    if key.use is Use.NO_EFFECT:
+        return where
+    shown = "{...}" if isinstance(value, dict) else short(value)
+    return f"{where} = {shown if len(shown) < 60 else shown[:57] + '...'}  ({key.says})"
+
+
+def _notes(notes: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"Note: {note}" for note in notes)
+
+
+def _short_place(place: str) -> str:
+    """A place without the file's name."""
+    return place.split("config.json: ", 1)[-1]
+
+
+def _types(checkpoint: Checkpoint) -> str:
+    counts: dict[str, int] = {}
+    for tensor in checkpoint.tensors.values():
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
+    size = sum(tensor.length for tensor in checkpoint.tensors.values())
+    return f"{', '.join(f'{count} {name}' for name, count in counts.items())}, {size / 1e6:.1f} MB"

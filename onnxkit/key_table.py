@@ -1,0 +1,142 @@
+"""A closed world of keys: each key of a configuration is honoured, checked, without effect, or refused.
+
+A table says which. A key that stands in no table is refused where it could shape the graph, and named in a note
+elsewhere: what is ignored in silence is found by nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from onnxkit.errors import ExportError, did_you_mean
+from onnxkit.json_object import JsonObject
+
+
+class Use(Enum):
+    """What becomes of a key."""
+
+    HONOURED = "honoured"
+    CHECKED = "checked"
+    NO_EFFECT = "no effect"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a configuration.
+
+    Attributes:
+        name: The key.
+        use: What becomes of it.
+        says: What it changes in the graph where it is honoured; what it is checked against; why it has no effect; what
+            it would change where it is refused.
+        fields: The fields of the normalised configuration that it decides, where it is honoured.
+        accepted: Where it is refused, the values that ask for nothing and pass.
+        absent: Where it is honoured, the values that its absence stands for.
+        own: Whether trainers of drafters keep it in a section of its own rather than beside the sizes.
+        families: The kinds of drafters that it means something for; empty for all. Others may have ``accepted`` values.
+    """
+
+    name: str
+    use: Use
+    says: str
+    fields: tuple[str, ...] = ()
+    accepted: tuple[Any, ...] = ()
+    absent: tuple[Any, ...] = ()
+    own: bool = False
+    families: tuple[str, ...] = ()
+
+
+Table = Mapping[str, Key]
+
+
+def table(*groups: Iterable[Key]) -> dict[str, Key]:
+    """One table of several groups, in which each name stands once."""
+    keys = [key for group in groups for key in group]
+    result = {key.name: key for key in keys}
+    if len(result) != len(keys):
+        names = [key.name for key in keys]
+        raise ValueError(f"twice in a table: {sorted({name for name in names if names.count(name) > 1})}")
+    return result
+
+
+def without_effect(names: str, why: str) -> list[Key]:
+    """Keys that have no effect on the graph for one and the same reason; ``names`` is separated by spaces."""
+    return [Key(name, Use.NO_EFFECT, why) for name in names.split()]
+
+
+def refuse_unknown(section: JsonObject, known: Iterable[str]) -> None:
+    """Refuse a key that stands in no table, in a section that shapes the graph.
+
+    Raises:
+        ExportError: There is one.
+    """
+    known = list(known)
+    for key in section.data:
+        if key in section and key not in known:
+            raise ExportError(
+                "A key is not known.",
+                where=section.place(key),
+                found=short(section.data[key]),
+                accepted="keys that Draftsmith honours, checks, or knows to have no effect on the graph",
+                fix=did_you_mean(key, known) or f"Remove {key} if the model was not trained with it.",
+            )
+
+
+def unknown_notes(section: JsonObject, known: Iterable[str]) -> list[str]:
+    """A note for each key that stands in no table, in a section where such a key is no reason to refuse."""
+    known = list(known)
+    return [
+        f"{section.place(key)} is not known and has no effect. {did_you_mean(key, known) or ''}".rstrip()
+        for key in section.data
+        if key in section and key not in known
+    ]
+
+
+def refuse_values(section: JsonObject, keys: Table) -> None:
+    """Refuse keys that ask for what is not built.
+
+    Raises:
+        ExportError: A refused key has a value that asks for something.
+    """
+    for name, key in keys.items():
+        if key.use is Use.REFUSED and name in section and not one_of(section.data[name], key.accepted):
+            raise refusal(section, key)
+
+
+def refusal(section: JsonObject, key: Key) -> ExportError:
+    """The error that says that a key asks for what is not built."""
+    return ExportError(
+        "The config asks for something that is not built.",
+        where=section.place(key.name),
+        found=f"{short(section.data[key.name])}: {key.says}",
+        accepted=" or ".join(map(short, key.accepted)) or f"no {key.name}",
+        fix="Use a release of the model without it.",
+    )
+
+
+def one_of(value: object, accepted: Iterable[object]) -> bool:
+    """Whether a JSON value is one of those given; true is not 1 here."""
+    return any(same(value, other) for other in accepted)
+
+
+def same(value: Any, other: Any) -> bool:
+    """Whether two JSON values are the same; 1 and 1.0 are, true and 1 are not."""
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(same(a, b) for a, b in zip(value, other, strict=True))
+    if isinstance(value, dict) and isinstance(other, dict):
+        names = {name for part in (value, other) for name, content in part.items() if content is not None}
+        return all(same(value.get(name), other.get(name)) for name in names)
+    return bool(value == other)
+
+
+def short(value: object) -> str:
+    """A JSON value as it is written, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) or value is None else str(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

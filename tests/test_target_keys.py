@@ -1,0 +1,143 @@
+"""A target's config as a closed world: what is refused, what is noted, and norms in another convention."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.qwen35.config import read_target_config
+from builder.qwen35.keys import KEYS
+from onnxkit.errors import ExportError
+from onnxkit.json_object import JsonObject
+from onnxkit.key_table import Use
+from tests.checkpoints import TINY, Json, Tensors, text_only, variant
+from tests.runtime import export
+from tests.test_bad_input import refused_checkpoint
+
+CONFIG: Json = json.loads((TINY / "config.json").read_text())
+
+
+def read(change: Callable[[Json], object], *, alone: bool = False) -> Any:
+    data: Json = json.loads(json.dumps(CONFIG))
+    if alone:
+        text_only(data)
+    change(data)
+    return read_target_config(JsonObject(data, "config.json"))
+
+
+def text(**keys: object) -> Callable[[Json], object]:
+    return lambda data: data["text_config"].update(keys)
+
+
+def top(**keys: object) -> Callable[[Json], object]:
+    return lambda data: data.update(keys)
+
+
+def moved(key: str) -> Callable[[Json], object]:
+    return lambda data: data.update({key: data["text_config"].pop(key)})
+
+
+REFUSED: list[tuple[Callable[[Json], object], list[str]]] = [
+    (text(attention_bais=True), ["text_config.attention_bais", "Did you mean attention_bias?"]),
+    (text(my_scale=2.0), ["text_config.my_scale", "2.0"]),
+    (text(attention_bias=True), ["text_config.attention_bias", "biases", "false"]),
+    (text(attention_bias=0), ["text_config.attention_bias", "0"]),
+    (text(attn_output_gate=False), ["attn_output_gate", "true"]),
+    (text(output_gate_type="sigmoid"), ["output_gate_type", "sigmoid", "swish"]),
+    (text(num_experts=8), ["num_experts", "mixture of experts"]),
+    (text(mlp_only_layers=[0]), ["mlp_only_layers"]),
+    (text(use_sliding_window=True), ["use_sliding_window"]),
+    (text(sliding_window=128), ["sliding_window"]),
+    (text(hidden_act="gelu"), ["hidden_act", "gelu", "silu"]),
+    (text(full_attention_interval=2), ["layer_types", "full_attention_interval"]),
+    (text(quantization_config={"quant_method": "fp8"}), ["quantization_config", "fp8"]),
+    (top(quantization_config={"quant_method": "awq"}), ["quantization_config", "awq"]),
+    (top(rms_norm_eps=1e-5), ["config.json: rms_norm_eps and config.json: text_config.rms_norm_eps"]),
+    (top(hidden_size=256), ["config.json: hidden_size", "256 and 128"]),
+    (top(attention_bias=True), ["config.json: attention_bias"]),
+    (top(rope_theta=1e4), ["config.json: rope_theta", "nothing"]),
+    (moved("mtp_num_hidden_layers"), ["mtp_num_hidden_layers", "1 and nothing"]),
+    (moved("rms_norm_eps"), ["rms_norm_eps", "nothing"]),
+    (moved("hidden_act"), ["hidden_act", "nothing"]),
+    (text(rope_parameters={"rope_type": "default", "rope_theta": 1e7, "factr": 4}), ["factr"]),
+    (text(rope_parameters={"rope_theta": 1e7, "factor": 4.0}), ["rope_parameters.factor", "rope_type"]),
+    (
+        text(rope_parameters={"rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [8, 8]}),
+        ["mrope_section"],
+    ),
+    (
+        text(rope_parameters={"rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}),
+        ["mrope_section", "half of the rotated part (8)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_refused(change: Callable[[Json], object], expected: list[str]) -> None:
+    with pytest.raises(ExportError) as caught:
+        read(change)
+    for part in expected:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        text(num_experts=0, mlp_only_layers=[], use_sliding_window=False, sliding_window=None),
+        text(mamba_ssm_dtype="float32", output_gate_type="swish", use_cache=False, temperature=0.7),
+        text(attention_bias=None, attn_output_gate=None),
+        top(hidden_size=128, rms_norm_eps=1e-6, language_model_only=False),
+        top(tie_word_embeddings=None),
+    ],
+)
+def test_without_effect(change: Callable[[Json], object]) -> None:
+    assert read(change) == read(lambda _: None)
+
+
+def test_a_key_of_the_top_level_that_is_not_known_is_noted() -> None:
+    assert read(top(merged_by="me")).notes == ("config.json: merged_by is not known and has no effect.",)
+    (note,) = read(top(attention_bais=True), alone=True).notes
+    assert "attention_bais" in note and "Did you mean attention_bias?" in note
+
+
+def test_the_note_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = variant(tmp_path / "c", config=top(merged_by="me"))
+    export(checkpoint, tmp_path / "out")
+    assert "merged_by is not known" in capsys.readouterr().out
+
+
+def plus_one(tensors: Tensors) -> None:
+    """As a converter for another program writes the norms."""
+    for name in tensors:
+        if "norm.weight" in name and "linear_attn" not in name:
+            tensors[name] = (tensors[name].float() + 1).to(tensors[name].dtype)
+
+
+def test_norms_with_their_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    checkpoint = variant(tmp_path / "c", tensors=plus_one)
+    message = refused_checkpoint(capsys, checkpoint, tmp_path)
+    assert "input_layernorm.weight" in message and "1 added already" in message
+
+
+def test_an_mtp_without_weights_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def without(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith("mtp.")]:
+            del tensors[name]
+
+    export(variant(tmp_path / "c", tensors=without), tmp_path / "out")
+    assert "config.json declares one, the checkpoint has no mtp.* tensors" in capsys.readouterr().out
+
+
+def test_the_table() -> None:
+    """Each honoured key says which field it decides; each refused one what it would change."""
+    fields = set(read(lambda _: None).__dataclass_fields__)
+    for key in KEYS.values():
+        assert key.says
+        if key.use is Use.HONOURED and key.name != "text_config":
+            assert key.fields and set(key.fields) <= fields
+        else:
+            assert not key.fields
