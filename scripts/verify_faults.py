@@ -55,7 +55,8 @@ def make_pair(work: Path, kind: str, assets: Path = PAIR, target: Target | None 
     assert build(["-i", str(assets / "target"), "-o", str(export), "-p", "bf16", "-e", "cuda", *options]) == 0
     opened = open_export(export)
     assert opened.drafter is not None
-    return Pair(kind, export, target or open_target(assets / "target", opened), open_drafter(source, opened.drafter))
+    target = target or open_target(assets / "target", opened)
+    return Pair(kind, export, target, open_drafter(source, opened.drafter, target))
 
 
 def caught_by(pair: Pair, folder: Path) -> str | None:

@@ -60,7 +60,8 @@ def test_the_engines_acceptance_is_the_references(pair_export: tuple[str, Path])
     opened = open_export(folder)
     assert opened.drafter is not None
     with operator_epsilon():
-        target, source = open_target(PAIR / "target", opened), open_drafter(PAIR / kind, opened.drafter)
+        target = open_target(PAIR / "target", opened)
+        source = open_drafter(PAIR / kind, opened.drafter, target)
         low = folder.parent / f"{kind}-low"
         widen(folder, low)
         rng = np.random.default_rng(4)

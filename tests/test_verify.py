@@ -20,8 +20,10 @@ from scripts.faults import Fault
 from scripts.faults.listing import FAULTS
 from scripts.verify_faults import PAIR, Pair, caught_by, make_pair, try_fault
 from tests.checkpoints import TINY, tie, variant, without_head
+from tests.dialects import options_of, write_as
 from tests.drafters import drafter
 from tests.runtime import export
+from tests.test_draft_beyond import CASES, folder_of
 
 TARGET, DFLASH2, DSPARK = PAIR / "target", PAIR / "dflash2", PAIR / "dspark"
 
@@ -253,3 +255,18 @@ def test_an_export_of_the_runtimes_own_builder(tmp_path: Path) -> None:
     logits = checks["logits"].error
     assert logits is not None and logits < 1e-2  # it rounds elsewhere, and is no other model
     assert "0 differ" in checks["drafter candidates"].what
+
+
+BEYOND = ("plain DFlash, window", "sinks and biases", "own tables", "reduced, gated", "anchor predicts nothing")
+
+
+@pytest.mark.parametrize("name", [*BEYOND, "TorchSpec"])
+def test_drafters_beyond_the_plain_case(tmp_path: Path, name: str) -> None:
+    if name in CASES:
+        source = folder_of(tmp_path / "d", CASES[name][0], *CASES[name][1])
+    else:
+        source = write_as(name, "dflash", tmp_path / "d")
+    options = options_of(name)
+    asked = (f"drafter_path={source}", "context_length=1024", *options)
+    out = export(TINY, tmp_path / "out", *asked, precision="bf16", provider="cuda")
+    assert not failed(checks_of(out, TINY, source))

@@ -80,14 +80,8 @@ def _summary(export: ExportFolder, results: Results) -> Iterator[str]:
         ("context", f"{model.get('context_length')} tokens"),
     ]
     if drafter:
-        section = drafter.section
-        kind = {"dflash2": "DFlash 2", "dspark": "DSpark"}[drafter.role]
-        facts.append(
-            (
-                "drafter",
-                f"{kind}, {section.get('num_draft_tokens')} drafts from blocks of {section.get('block_size')} rows",
-            )
-        )
+        drafts, rows = (drafter.section.get(key) for key in ("num_draft_tokens", "block_size"))
+        facts.append(("drafter", f"{drafter.role}, {drafts} drafts from blocks of {rows} rows"))
     yield "<table>" + "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts) + "</table>"
 
 

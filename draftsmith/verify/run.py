@@ -39,7 +39,7 @@ def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None
     """
     export = open_export(folder)
     target = open_target(target_folder, export) if target_folder else None
-    drafter = open_drafter(drafter_folder, export.drafter) if drafter_folder and export.drafter else None
+    drafter = open_drafter(drafter_folder, export.drafter, target) if drafter_folder and export.drafter else None
     prove(export, target, drafter, results)
     return export
 
@@ -77,7 +77,7 @@ def _check_sources(
             check_drafter_source(export, drafter, results)
     if target is not None and readable:
         with results.guarded("shared tensors"):
-            check_shared_bytes(export, target, results)
+            check_shared_bytes(export, target, drafter, results)
 
 
 def _check_numbers(

@@ -13,10 +13,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from builder.drafter import sharing
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
 from drafters.config import DrafterConfig
-from drafters.reading import read_drafter
+from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.packed_session import Array
 from draftsmith.validation.reference import entering_streams, load_reference
@@ -114,14 +115,18 @@ def open_target(folder: Path, export: ExportFolder) -> Target:
     return Target(checkpoint, config, find_names(checkpoint, config), TORCH[next(caches, None) or ir.DataType.FLOAT])
 
 
-def open_drafter(folder: Path, graph: Graph) -> DrafterSource:
-    """Open the drafter's checkpoint.
+def open_drafter(folder: Path, graph: Graph, target: Target | None) -> DrafterSource:
+    """Open the drafter's checkpoint. Tables of its own that are the target's are shared, as in an export.
 
     Raises:
         ExportError: It is none.
     """
     checkpoint = Checkpoint(folder, "--drafter")
-    config = read_drafter(checkpoint, graph.section.get("selector_top_k"))
+    found = identity(checkpoint)
+    unsaid = [None if key in found.homes else graph.section.get(key) for key in ("selector_top_k", "block_size")]
+    config = read_identified(checkpoint, found, *unsaid)
+    if target is not None:
+        config = sharing(checkpoint, config, target.checkpoint, target.names)
     drafts = graph.section.get("num_draft_tokens", config.num_draft_tokens)
     return DrafterSource(checkpoint, config.shortened(drafts), config.block_size)
 
@@ -210,13 +215,17 @@ def _is_model_norm(node: ir.Node, hidden: int) -> bool:
     return True
 
 
-def check_shared_bytes(export: ExportFolder, target: Target, results: Results) -> None:
-    """The embedding and the head as both graphs read them, against the checkpoint, byte for byte."""
+def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSource | None, results: Results) -> None:
+    """The embedding and the head as both graphs read them, against the checkpoint, byte for byte.
+
+    Tables of a drafter's own are no target's; what its graph computes with them is compared elsewhere.
+    """
+    own = {EMBEDDING: drafter.config.own_embedding, HEAD: drafter.config.own_head} if drafter else {}
     faults, compared = [], 0
     for graph in export.graphs:
         for name in (EMBEDDING, HEAD):
             tensor = graph.initializers.get(name)
-            if tensor is None:
+            if tensor is None or (graph.role != "decoder" and own.get(name)):
                 continue
             compared += 1
             expected = target.table(name)
