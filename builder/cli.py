@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -110,6 +111,9 @@ def guarded(command: Callable[[], int | None]) -> int:
     except ExportError as error:
         print(f"error: {error}", file=sys.stderr)
         return _USAGE_ERROR
+    except BrokenPipeError:  # whoever read the output has gone, as head does; Python would complain once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         print("Interrupted; the output folder is as it was.", file=sys.stderr)
         return 128 + signal.SIGINT

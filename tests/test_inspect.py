@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -122,3 +124,12 @@ def test_all_checks_of_a_large_target_take_seconds(capsys: pytest.CaptureFixture
 def test_the_page_is_up_to_date() -> None:
     """Else run python -m scripts.make_producer_table."""
     assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_a_reader_that_leaves_early() -> None:
+    """``draftsmith inspect FOLDER | head`` ends without a word."""
+    command = f"set -o pipefail; {sys.executable} -m draftsmith.cli inspect {TINY} | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False
+    )
+    assert "tensors" in done.stdout and not done.stderr
