@@ -126,6 +126,23 @@ def size_of(shape: tuple[int, ...]) -> int:
     return 2 * int(np.prod(shape, dtype=np.int64))
 
 
+def write_headers(folder: Path, layers: int) -> Path:
+    """A target of a real model's shape whose file has a header and a hole."""
+    folder.mkdir(parents=True)
+    header: dict[str, object] = {}
+    offset = 0
+    for name, shape in shapes(layers).items():
+        end = offset + size_of(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + offset)
+    (folder / "config.json").write_text(json.dumps(config(layers)))
+    return folder
+
+
 def main() -> None:
     """Write the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
