@@ -1,7 +1,7 @@
 """How long all checks of a 64-layer target take, headers only: python -m benchmarks.checks_time WORK_DIR
 
-Writes headers of a real model's shape (the weights are a hole in the file), then times draftsmith inspect on it: config,
-names, tensors, the whole tensor plan, with the start of the process. The limit is 3 seconds.
+Writes headers of a real model's shape (the weights are a hole in the file), then times draftsmith inspect on it: the
+start of the process, config, names, tensors, the whole tensor plan. The limit is 3 seconds.
 """
 
 from __future__ import annotations

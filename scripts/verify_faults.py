@@ -101,10 +101,12 @@ def main() -> int:
                 done, missed = done + 1, missed + (check is None)
                 lines.append(f"| {kind} | {fault_.name} | {check or 'NOT CAUGHT'} |")
                 print(f"{check or 'NOT CAUGHT':<30} {kind}: {fault_.name}", flush=True)
-    text = "\n".join(["| export | fault | caught by |", "|---|---|---|", *lines])
+    counted = f"{done - missed} of {done} caught"
     if arguments.table:
-        arguments.table.write_text(text + "\n", encoding="utf-8")
-    print(f"{done - missed} of {done} caught, {time.monotonic() - start:.0f} s")
+        title = "# Faults, and what verify catches them by\n\nMade by `python -m scripts.verify_faults --table FILE`"
+        head = [f"{title}: {counted}.", "", "| export | fault | caught by |", "|---|---|---|"]
+        arguments.table.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
+    print(f"{counted}, {time.monotonic() - start:.0f} s")
     return 1 if missed else 0
 
 
