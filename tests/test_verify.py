@@ -24,6 +24,7 @@ from tests.dialects import options_of, write_as
 from tests.drafters import drafter
 from tests.runtime import export
 from tests.test_draft_beyond import CASES, folder_of
+from tests.test_memory import LAUNCHER
 
 TARGET, DFLASH2, DSPARK = PAIR / "target", PAIR / "dflash2", PAIR / "dspark"
 
@@ -208,21 +209,19 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_long_prompt_needs_little_memory(pairs: dict[str, Pair]) -> None:
-    """2,000 tokens, by a process of its own, whose peak tells."""
+    """2,000 tokens. A small process launches the one that is measured, for pytest's own peak would be counted."""
     code = (
-        "import resource, sys, tempfile; from pathlib import Path\n"
+        "import sys, tempfile; from pathlib import Path\n"
         "from draftsmith.validation.widen import widen; from draftsmith.validation.engine import run_engine\n"
         "low = Path(tempfile.mkdtemp()) / 'low'; widen(Path(sys.argv[1]), low)\n"
         "run = run_engine(low, [[5 + i % 600 for i in range(2000)]], 4)\n"
         "assert len(run.tokens[0]) == 4\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
     )
-    folder = export(
-        TARGET, pairs["dspark"].export.parent / "long", f"drafter_path={DSPARK}", precision="bf16", provider="cuda"
-    )
-    command = [sys.executable, "-c", code, str(folder)]
+    folder = pairs["dspark"].export.parent / "long"
+    export(TARGET, folder, f"drafter_path={DSPARK}", precision="bf16", provider="cuda")
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", code, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
-    assert int(done.stdout.splitlines()[-1]) < 1_500_000  # kilobytes
+    assert 50_000 < int(done.stdout) < 1_200_000  # kilobytes
 
 
 def test_caught_by_tells_the_check(pairs: dict[str, Pair], tmp_path: Path) -> None:
