@@ -145,11 +145,14 @@ class Recurrence(nn.Module):
     def forward(
         self, op: OpBuilder, qkv: ir.Value, a: ir.Value, b: ir.Value, run: PackedRun, state: ir.Value
     ) -> list[ir.Value]:
-        """``[tokens, channels]`` -> ``[tokens, value heads, value dim]``, the new state, and a capsule if any."""
+        """``[tokens, channels]`` -> ``[tokens, value heads, value dim]``, the new state, and a capsule if any.
+
+        ``a`` and ``b`` are float32, and the gate's activation has its older name: onnxruntime 1.31 takes nothing else.
+        """
         inputs = [qkv, None, None, run.cumulative_lengths, a, b, state, self.A_log, self.dt_bias]
         attributes = {
             "update_rule": "gated_delta",
-            "gate_activation": "softplus",
+            "gate_activation": "qwen",
             "beta_activation": "sigmoid",
             "qk_l2_norm": 1,
         }
@@ -166,6 +169,7 @@ class PackedGatedDeltaNet(nn.Module):
     def __init__(self, config: TargetConfig, style: Style) -> None:
         super().__init__()
         sizes = self.sizes = config.linear
+        self.dtype = style.dtype
         self.projections = _projections(config, style)
         self.conv1d = VarlenCausalConv(sizes.conv_channels, sizes.kernel, style)
         self.recurrence = Recurrence(sizes)
@@ -176,6 +180,7 @@ class PackedGatedDeltaNet(nn.Module):
         """``[tokens, hidden] -> [tokens, hidden]``, and the states after each sequence's last token."""
         qkv, z, b, a = self.projections(op, x)
         qkv, conv, *conv_value = self.conv1d(op, qkv, run, state.conv)
+        a, b = (cast(op, part, self.dtype, F32) for part in (a, b))
         y, recurrent, *capsule = self.recurrence(op, qkv, a, b, run, state.recurrent)
         y = op.Reshape(y, [-1, self.sizes.value_width])
         return self.out_proj(op, self.norm(op, y, z)), DeltaState(conv, recurrent, *conv_value, *capsule)
