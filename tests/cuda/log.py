@@ -1,0 +1,103 @@
+"""Reads the stand-in device's log: the operations between two marks, counted by kind."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the host asked the device for. What a capture records runs later, in a graph, and is not counted.
+
+    Attributes:
+        launches: Kernels.
+        products: Matrix products of cuBLAS and cuBLASLt, each of which would be a kernel or two.
+        copies: Copies, from and to anywhere.
+        memsets: Fills.
+        graphs: Launches of captured graphs.
+        synchronisations: Waits of the host for a stream, an event or the device.
+        refusals: Operations that the device did not take.
+    """
+
+    launches: int = 0
+    products: int = 0
+    copies: int = 0
+    memsets: int = 0
+    graphs: int = 0
+    synchronisations: int = 0
+    refusals: int = 0
+
+    @property
+    def operations(self) -> int:
+        """All that the device executes."""
+        return self.launches + self.products + self.copies + self.memsets + self.graphs
+
+
+KINDS = {
+    "launch": "launches",
+    "product": "products",
+    "copy": "copies",
+    "memset": "memsets",
+    "graph launch": "graphs",
+    "sync": "synchronisations",
+    "refused": "refusals",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What was logged after a mark, up to the next one."""
+
+    name: str
+    records: Sequence[Record]
+
+    @property
+    def executed(self) -> list[Record]:
+        """The records of operations that were not merely recorded for a graph."""
+        return [record for record in self.records if not record.get("captured")]
+
+    def counts(self) -> Counts:
+        """Operations by kind."""
+        return Counts(**Counter(KINDS[record["op"]] for record in self.executed if record["op"] in KINDS))
+
+    def kernels(self) -> Counter[str]:
+        """Launches by the kernel's name, arguments left out."""
+        return Counter(short(record["name"]) for record in self.executed if record["op"] == "launch")
+
+
+def short(kernel: str) -> str:
+    """A kernel's name without its return type, its namespaces, its arguments and its template's arguments."""
+    depth, kept = 0, []
+    for character in kernel.replace("(anonymous namespace)::", ""):
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth -= 1
+        elif character == "(" and depth == 0:
+            break
+        elif depth == 0:
+            kept.append(character)
+    return "".join(kept).split(" ")[-1].rsplit("::", 1)[-1]
+
+
+def read_log(path: Path) -> list[Record]:
+    """All records, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps(records: Iterable[Record]) -> list[Step]:
+    """The records after each mark, in order; those before the first one under no name."""
+    found: list[tuple[str, list[Record]]] = [("", [])]
+    for record in records:
+        if record["op"] == "mark":
+            found.append((record["name"], []))
+        else:
+            found[-1][1].append(record)
+    return [Step(name, records) for name, records in found]
