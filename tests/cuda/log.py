@@ -51,6 +51,10 @@ KINDS = {
 }
 
 
+EXECUTED = ("launches", "products", "copies", "memsets", "graphs")
+GENAI = "libonnxruntime-genai"  # how the names of its libraries begin
+
+
 @dataclass(frozen=True)
 class Step:
     """What was logged after a mark, up to the next one."""
@@ -65,11 +69,29 @@ class Step:
 
     def counts(self) -> Counts:
         """Operations by kind."""
-        return Counts(**Counter(KINDS[record["op"]] for record in self.executed if record["op"] in KINDS))
+        return count(self.executed)
 
-    def kernels(self) -> Counter[str]:
-        """Launches by the kernel's name, arguments left out."""
-        return Counter(short(record["name"]) for record in self.executed if record["op"] == "launch")
+    def own(self) -> Counts:
+        """Those of them that onnxruntime-genai does by itself, whatever the export: sampling, bookkeeping."""
+        return count(record for record in self.executed if str(record.get("library", "")).startswith(GENAI))
+
+    def named(self) -> Counter[str]:
+        """Operations by name: kernels without arguments, the runtime's own marked as such."""
+        return Counter(_name(record) for record in self.executed if KINDS.get(record["op"]) in EXECUTED)
+
+
+def _name(record: Record) -> str:
+    own = "genai: " if str(record.get("library", "")).startswith(GENAI) else ""
+    if record["op"] == "launch":
+        return own + short(record["name"])
+    if record["op"] == "copy":
+        return f"{own}copy, {record['kind']}, {record['from']} to {record['to']}"
+    return own + str(record.get("name", record["op"]))
+
+
+def count(records: Iterable[Record]) -> Counts:
+    """Operations by kind."""
+    return Counts(**Counter(KINDS[record["op"]] for record in records if record["op"] in KINDS))
 
 
 def short(kernel: str) -> str:

@@ -112,19 +112,37 @@ const Code* read_code(const void* binary) {
   return code;
 }
 
-// genai reads chosen tokens back through this kernel. Where nothing is computed every token and every draft is 0, and
-// all drafts are accepted; writing another token now and then makes the runtime reject some.
-constexpr const char* kReadBack = "GatherStridedInt32Kernel";
+// The only kernels that do something: genai's own for small copies, by which it fills the inputs and reads tokens and
+// drafts back. Kernels that compute leave their outputs as they were, zero for the most part; so all tokens and drafts
+// are 0, and every draft is accepted, unless another token is written now and then.
 constexpr int kOtherToken = 9;
 
-void maybe_reject(const Kernel& kernel, void** arguments) {
+template <typename T>
+T argument(void** arguments, int index) {
+  return *static_cast<T*>(arguments[index]);
+}
+
+void read_tokens(void** arguments) {
   static const char* const text = std::getenv("STANDIN_CUDA_REJECT");
   static const int every = text == nullptr ? 0 : std::atoi(text);
-  if (every == 0 || kernel.name.find(kReadBack) == std::string::npos) return;
   static int written = 0;
-  int* const tokens = *static_cast<int**>(arguments[2]);  // (from, stride, to, count)
-  const int count = *static_cast<int*>(arguments[3]);
-  for (int i = 0; i < count; ++i) tokens[i] = ++written % every == 0 ? kOtherToken : 0;
+  int* const tokens = argument<int*>(arguments, 2);  // (from, stride, to, count)
+  const int count = argument<int>(arguments, 3);
+  for (int i = 0; i < count; ++i) tokens[i] = every != 0 && ++written % every == 0 ? kOtherToken : 0;
+}
+
+void move_bytes(const Kernel& kernel, void** arguments) {
+  const auto is = [&](const char* name) { return kernel.name.find(name) != std::string::npos; };
+  if (!is("small_copy::")) return;
+  if (is("::CopyBytesKernel")) {  // (from, to, bytes)
+    std::memmove(argument<void*>(arguments, 1), argument<const void*>(arguments, 0), argument<std::size_t>(arguments, 2));
+  } else if (is("::ZeroBytesKernel")) {  // (to, bytes)
+    std::memset(argument<void*>(arguments, 0), 0, argument<std::size_t>(arguments, 1));
+  } else if (is("::StoreBytesKernel")) {  // (the bytes themselves, to, bytes)
+    std::memcpy(argument<void*>(arguments, 1), arguments[0], argument<int>(arguments, 2));
+  } else if (is("::GatherStridedInt32Kernel")) {
+    read_tokens(arguments);
+  }
 }
 
 cudaError_t launch(const char* kind, const void* handle, dim3 grid, dim3 block, void** arguments, std::size_t shared,
@@ -148,8 +166,9 @@ cudaError_t launch(const char* kind, const void* handle, dim3 grid, dim3 block, 
       .add("grid", grid)
       .add("block", block)
       .add("shared", static_cast<long long>(shared))
+      .from(handle)
       .add(stream);
-  maybe_reject(*kernel, arguments);
+  move_bytes(*kernel, arguments);
   return cudaSuccess;
 }
 

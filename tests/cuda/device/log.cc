@@ -1,5 +1,7 @@
 #include "log.h"
 
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -70,6 +72,13 @@ Line& Line::add(cudaStream_t stream) {
   add("stream", static_cast<long long>(stream_number(stream)));
   if (record_if_capturing(stream)) text_ += ", \"captured\": true";
   return *this;
+}
+
+Line& Line::from(const void* address) {
+  Dl_info info;
+  if (dladdr(address, &info) == 0) return *this;
+  const std::string_view path = info.dli_fname;
+  return add("library", path.substr(path.rfind('/') + 1));
 }
 
 cudaError_t refuse(std::string_view operation, std::string_view why, cudaError_t error) {

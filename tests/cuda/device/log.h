@@ -22,6 +22,8 @@ class Line {
   Line& add(std::string_view key, dim3 value);
   // Where the operation goes: the stream, and whether it is only recorded there, for a graph.
   Line& add(cudaStream_t stream);
+  // Who asks for it: the library that an address lies in, a caller's or a kernel's.
+  Line& from(const void* address);
 
  private:
   std::string text_;

@@ -52,8 +52,9 @@ const char* place(const void* pointer) {
   }
 }
 
-Line& describe(Line& line, const char* kind, const void* from, const void* to, std::size_t bytes) {
-  return line.add("kind", kind).add("from", place(from)).add("to", place(to)).add("bytes", static_cast<long long>(bytes));
+Line& describe(Line& line, const char* kind, const void* from, const void* to, std::size_t bytes, const void* caller) {
+  line.add("kind", kind).add("from", place(from)).add("to", place(to)).add("bytes", static_cast<long long>(bytes));
+  return line.from(caller);
 }
 
 }  // namespace
@@ -159,14 +160,14 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
     return refuse("cudaMemcpy", "a stream is being captured", cudaErrorStreamCaptureImplicit);
   }
   Line line("copy");
-  describe(line, "synchronous", from, to, bytes);
+  describe(line, "synchronous", from, to, bytes, __builtin_return_address(0));
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   Line line("copy");
-  describe(line, "asynchronous", from, to, bytes).add(stream);
+  describe(line, "asynchronous", from, to, bytes, __builtin_return_address(0)).add(stream);
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
@@ -174,7 +175,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
   Line line("copy");
-  describe(line, "2d", from, to, width * height).add(stream);
+  describe(line, "2d", from, to, width * height, __builtin_return_address(0)).add(stream);
   for (std::size_t row = 0; row < height; ++row) {
     std::memmove(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
   }
@@ -195,13 +196,13 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
   if (strictly_capturing()) {
     return refuse("cudaMemset", "a stream is being captured", cudaErrorStreamCaptureImplicit);
   }
-  Line("memset").add("bytes", static_cast<long long>(bytes));
+  Line("memset").add("bytes", static_cast<long long>(bytes)).from(__builtin_return_address(0));
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
-  Line("memset").add("bytes", static_cast<long long>(bytes)).add(stream);
+  Line("memset").add("bytes", static_cast<long long>(bytes)).from(__builtin_return_address(0)).add(stream);
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
