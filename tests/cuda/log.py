@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -95,18 +96,14 @@ def count(records: Iterable[Record]) -> Counts:
 
 
 def short(kernel: str) -> str:
-    """A kernel's name without its return type, its namespaces, its arguments and its template's arguments."""
-    depth, kept = 0, []
-    for character in kernel.replace("(anonymous namespace)::", ""):
-        if character == "<":
-            depth += 1
-        elif character == ">":
-            depth -= 1
-        elif character == "(" and depth == 0:
-            break
-        elif depth == 0:
-            kept.append(character)
-    return "".join(kept).split(" ")[-1].rsplit("::", 1)[-1]
+    """A kernel's name without namespaces and arguments, with the operation of a kernel that is made for many."""
+    plain = kernel.replace("(anonymous namespace)::", "")
+    name = re.split(r"[<(]", plain.removeprefix("void "), maxsplit=1)[0].rsplit("::", 1)[-1]
+    operation = re.search(r"OP_(\w+)<([^<>]*)>", plain)
+    if operation is None:
+        return name
+    types = [kind.strip().rsplit("::", 1)[-1] for kind in operation[2].split(",")]
+    return f"{name}: {operation[1]}" + (f" {types[0]} to {types[1]}" if operation[1] == "Cast" else "")
 
 
 def read_log(path: Path) -> list[Record]:

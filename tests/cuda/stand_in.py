@@ -66,7 +66,11 @@ class Device:
         return self._run("graphs", folder, {})
 
     def engine(
-        self, folder: Path, prompts: tuple[int, ...] = (300, 20), tokens: int = 24, overlay: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        prompts: tuple[int, ...] = (300, 20),
+        tokens: int = 24,
+        overlay: Mapping[str, Any] | None = None,
     ) -> Run:
         """Decode in the Engine after prompts of the lengths given."""
         never = {"model": {"eos_token_id": [1]}}  # nothing is computed, so that all tokens are 0
