@@ -1,4 +1,4 @@
-"""Runs an export on the stand-in device: runner.py graphs|engine|load FOLDER [JSON]
+"""Runs an export on the stand-in device: runner.py graphs|engine|load|all FOLDER [JSON]
 
 Executed by the interpreter of the device's environment, so it imports nothing of the project. Prints one JSON value,
 the last line of its output.
@@ -240,7 +240,12 @@ def load(folder: Path, options: Json) -> Json:
     return said
 
 
-TASKS: dict[str, Callable[[Path, Json], Json]] = {"graphs": graphs, "engine": engine, "load": load}
+def everything(folder: Path, options: Json) -> Json:
+    """All three."""
+    return {"cpu": load(folder, {})} | graphs(folder, {}) | engine(folder, options)
+
+
+TASKS: dict[str, Callable[[Path, Json], Json]] = {"graphs": graphs, "engine": engine, "load": load, "all": everything}
 
 if __name__ == "__main__":
     task, folder, *rest = sys.argv[1:]
