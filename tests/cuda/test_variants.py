@@ -38,12 +38,20 @@ def host_copies(run: Run) -> list[Record]:
     return [copy for copy in copies if copy["to"] != "device" and copy["library"] == CUDA_PROVIDER]
 
 
+def within_schemas(said: dict[str, str]) -> bool:
+    """Whether the CPU provider refuses a graph for want of a kernel alone: it knows all operators, types, attributes.
+
+    A float16 graph it changes before: it casts around operators that it has in float32 only, and with that it breaks
+    the types of PagedAttention itself.
+    """
+    return said["error"] == "NotImplemented" or "InsertedPrecisionFreeCast" in said["message"]
+
+
 @pytest.mark.parametrize(("folder", "variant", "capability"), RUNS, indirect=["folder"])
 def test_runs(folder: Path, variant: Variant, capability: int) -> None:
     device = Device(capability, reject=SOMETIMES)
     run = device.everything(folder)
-    # The CPU provider has no 16-bit kernels, and says so of a graph whose schemas and types are as they must be.
-    assert {said["error"] for said in run.result["cpu"].values()} == {"NotImplemented"}
+    assert all(map(within_schemas, run.result["cpu"].values())), run.result["cpu"]
     assert len(run.result["graphs"]) == 1 + variant.drafts
     assert run.result["tokens"] == [TOKENS, TOKENS]
     assert (run.result["drafts"] > 0) == variant.drafts
