@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ def _parser() -> Parser:
     _add_verify(subcommands)
     _add_speculate(subcommands)
     _add_inspect(subcommands)
+    _add_doctor(subcommands)
     return parser
 
 
@@ -133,6 +135,33 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
     for line in inspect(arguments.folder, arguments.block_size):
         print(line)
     return 0
+
+
+def _add_doctor(subcommands: Any) -> None:
+    doctor = subcommands.add_parser(
+        "doctor",
+        help="say whether the runtime that is installed works on this machine, and takes an export",
+        description="Look at the packages of the runtime, CUDA's libraries, the driver and the GPU; with a folder, load "
+        "each graph of the export, without its weights. Exit status 1 where something that is needed is wrong.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument("export", type=Path, nargs="?", metavar="FOLDER", help="an export")
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    doctor.set_defaults(run=_run_doctor)
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    from draftsmith.doctor.run import doctor
+    from draftsmith.verify.checks import Results
+
+    results = Results(tell=(lambda check: None) if arguments.json else print)
+    doctor(arguments.export, results)
+    if arguments.json:
+        found = {**results.figures, "checks": [check.as_json() for check in results.checks]}
+        print(json.dumps(found | {"passed": not results.failed}, indent=2))
+    else:
+        print(f"{arguments.export or 'this environment'}: {results.summary()}")
+    return 1 if results.failed else 0
 
 
 if __name__ == "__main__":

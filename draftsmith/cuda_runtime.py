@@ -182,7 +182,7 @@ def check_modules(environment: Environment) -> None:
                 where=WHERE,
                 found=str(module),
                 accepted=accepted,
-                fix=f"{INSTALL} in an environment of its own; or here, after pip uninstall {' '.join(module.distributions)}.",
+                fix=f"{INSTALL} in a new environment; this one stays as it is, for verify.",
             )
         version = module.distributions[needs.package]
         if numbers(version) < needs.oldest:
