@@ -1,4 +1,4 @@
-"""NVIDIA's driver, asked through its own library for its version and for the GPUs. No CUDA package is needed for that."""
+"""NVIDIA's driver, asked through its own library for its version and for the GPUs, without any CUDA package."""
 
 from __future__ import annotations
 

@@ -91,7 +91,9 @@ class Module:
     cuda: bool
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {version}" for name, version in self.distributions.items()) or f"no {self.needs.module}"
+        return (
+            ", ".join(f"{name} {version}" for name, version in self.distributions.items()) or f"no {self.needs.module}"
+        )
 
 
 @dataclass(frozen=True)
@@ -249,8 +251,7 @@ def check_driver(environment: Environment) -> None:
             where=DRIVER_LIBRARY,
             found=driver,
             accepted=newest,
-            fix="Install the driver on the host, which no Python package brings; in a container, start it with the GPU: "
-            "docker run --gpus all."
+            fix="Install it on the host (no Python package brings it); start a container with docker run --gpus all."
             if missing
             else "See that nvidia-smi works on this machine, in this container.",
         )

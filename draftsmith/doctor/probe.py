@@ -1,4 +1,4 @@
-"""Loads the graphs of an export with the onnxruntime that is installed: run as a process of its own.
+"""Loads the graphs of an export with the onnxruntime that is installed, or runs a kernel: a process of its own.
 
 A runtime that does not fit the machine may crash, and prints its reasons instead of raising them; both must not reach
 the process that asks. ``python -m draftsmith.doctor.probe TASK`` reads a task in JSON and prints the findings so.
@@ -20,13 +20,16 @@ CPU = "CPUExecutionProvider"
 
 
 def main() -> None:
-    """Carry out the task that the command line holds: ``{"cuda": bool, "folder": str or null, "graphs": [name]}``."""
+    """Carry out the task that the command line holds: ``{}``, or ``{"cuda": bool, "folder": str, "graphs": [name]}``."""
     task = json.loads(sys.argv[1])
     import onnxruntime as ort
 
-    ort.preload_dlls()
-    result: dict[str, Any] = {"trial": _guarded(_trial) if task["cuda"] else None, "config": None, "graphs": {}}
-    if task["folder"]:
+    if hasattr(ort, "preload_dlls"):  # not in versions that are far too old
+        ort.preload_dlls()
+    result: dict[str, Any] = {}
+    if not task:
+        result["kernel"] = _guarded(_run_kernel)
+    else:
         folder = Path(task["folder"])
         result["config"] = _guarded(_read_config, folder)
         result["graphs"] = {name: _load(folder / name, task["cuda"]) for name in task["graphs"]}
@@ -49,10 +52,10 @@ def _session(model: bytes, cuda: bool, **settings: str) -> Any:
     options.log_severity_level = 3  # errors
     for key, value in settings.items():
         options.add_session_config_entry(f"session.{key}", value)
-    return ort.InferenceSession(model, options, providers=[CUDA, CPU] if cuda else [CPU])
+    return ort.InferenceSession(model, options, providers=[CUDA] if cuda else [CPU])
 
 
-def _trial() -> None:
+def _run_kernel() -> None:
     """Run one small kernel on the GPU. A GPU that there is no machine code for fails here, and not before."""
     import numpy as np
     import onnx_ir as ir
@@ -61,7 +64,7 @@ def _trial() -> None:
     node = ir.node("Sigmoid", [value])
     node.outputs[0].name = "y"
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-    graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": 21}, name="trial")
+    graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": 21}, name="kernel")
     model = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
     session = _session(model, cuda=True, disable_cpu_ep_fallback="1")
     session.run(None, {"x": np.zeros(4, np.float32)})
@@ -78,7 +81,7 @@ def _load(path: Path, cuda: bool) -> dict[str, Any]:
     placed: dict[str, Counter[str]] = defaultdict(Counter)
     try:
         session = _session(without_weights(path), cuda, record_ep_graph_assignment_info="1")
-        for part in session.get_provider_graph_assignment_info():
+        for part in session.get_provider_graph_assignment_info() if cuda else ():
             placed[part.ep_name].update(f"{node.domain}::{node.op_type}".lstrip(":") for node in part.get_nodes())
     except Exception as error:  # the same
         return {"error": str(error), "not_implemented": type(error).__name__ == "NotImplemented", "placed": {}}

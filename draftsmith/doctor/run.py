@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from draftsmith.cuda_runtime import (
     dotted,
     look,
 )
-from draftsmith.doctor.export import check_graph, check_memory, check_versions, provider
+from draftsmith.doctor.export import check_graph, check_memory, check_versions, provider, shortened
+from draftsmith.doctor.findings import Findings
 from draftsmith.environment import needs_runtime
-from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import CONFIG, ExportFolder, open_export
 from onnxkit import __version__
 from onnxkit.errors import ExportError
@@ -34,12 +35,12 @@ from onnxkit.errors import ExportError
 _TIMEOUT = 600  # seconds for the graphs of an export; they take a few
 
 
-def doctor(folder: Path | None, results: Results, *, environment: Environment | None = None) -> None:
+def doctor(folder: Path | None, findings: Findings, *, environment: Environment | None = None) -> None:
     """See whether the runtime that is installed runs on this machine, and whether it runs an export.
 
     Args:
         folder: The export, or None.
-        results: Where the checks go.
+        findings: Where what was found goes.
         environment: What is installed; looked for where it is not given.
 
     Raises:
@@ -47,20 +48,19 @@ def doctor(folder: Path | None, results: Results, *, environment: Environment | 
     """
     export = open_export(folder) if folder else None
     environment = environment or look()
-    _figures(environment, results)
+    _figures(environment, findings)
     cuda = provider(export) == "cuda" if export else environment.cuda
-    ready = _check_modules(environment, cuda, results)
-    _check_proof(results)
+    ready = _look_at_packages(environment, cuda, findings)
+    _look_at_proof(findings)
     if cuda and environment.cuda:
-        ready = _check_machine(environment, results) and ready
+        ready = _look_at_machine(environment, findings) and ready
     else:
-        results.skipped("GPU", _why_no_gpu(environment, export))
+        findings.skipped("GPU", _why_no_gpu(environment, export))
         ready = False
-    found = None
-    if all(module.distributions for module in environment.modules):
-        found = _probe(export, ready, results)
+    ready = ready and _run_kernel(findings)
     if export is not None:
-        _check_export(export, environment, found, ready, results)
+        check_versions(export, _version(export, environment), findings)
+        _load_graphs(export, environment, ready, findings)
 
 
 def _why_no_gpu(environment: Environment, export: ExportFolder | None) -> str:
@@ -69,10 +69,10 @@ def _why_no_gpu(environment: Environment, export: ExportFolder | None) -> str:
     return f"{environment.modules[0]} does not use one"
 
 
-def _figures(environment: Environment, results: Results) -> None:
+def _figures(environment: Environment, findings: Findings) -> None:
     """What was found, for the JSON."""
     driver = environment.driver
-    results.figures |= {
+    findings.figures |= {
         "draftsmith": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -88,19 +88,7 @@ def _figures(environment: Environment, results: Results) -> None:
     }
 
 
-def _stated(results: Results, name: str, what: str, *checks: Callable[[], object]) -> bool:
-    """Note a check that raises where there is a fault; gives whether there was none."""
-    for check in checks:
-        try:
-            check()
-        except ExportError as error:
-            results.stated(name, what, str(error).splitlines())
-            return False
-    results.stated(name, what, [])
-    return True
-
-
-def _check_modules(environment: Environment, cuda: bool, results: Results) -> bool:
+def _look_at_packages(environment: Environment, cuda: bool, findings: Findings) -> bool:
     what = ", ".join(map(str, environment.modules))
 
     def check_cpu() -> None:
@@ -108,7 +96,7 @@ def _check_modules(environment: Environment, cuda: bool, results: Results) -> bo
             check_single(module)
             _check_installed(module)
 
-    return _stated(results, "packages", what, (lambda: check_modules(environment)) if cuda else check_cpu)
+    return findings.checked("packages", what, (lambda: check_modules(environment)) if cuda else check_cpu)
 
 
 def _check_installed(module: Module) -> None:
@@ -122,59 +110,49 @@ def _check_installed(module: Module) -> None:
         )
 
 
-def _check_proof(results: Results) -> None:
+def _look_at_proof(findings: Findings) -> None:
     """The proof has packages of its own; without them everything else works."""
     try:
         needs_runtime()
     except ExportError as error:
         details = error.details
-        results.skipped("verify and speculate", f"{details['found']}; they need {details['accepted']}")
+        findings.skipped("verify and speculate", f"{details['found']}; they need {details['accepted']}")
     else:
-        results.stated("verify and speculate", "what they need is installed", [])
+        findings.note("verify and speculate", "what they need is installed")
 
 
-def _check_machine(environment: Environment, results: Results) -> bool:
+def _look_at_machine(environment: Environment, findings: Findings) -> bool:
     """What CUDA needs beside the packages."""
     found = sum(not isinstance(place, OSError) for place in environment.libraries.values())
-    libraries = _stated(
-        results,
+    libraries = findings.checked(
         "CUDA libraries",
         f"{found} of {len(environment.libraries)} found",
         lambda: check_libraries(environment),
     )
     driver = environment.driver
     what = f"for CUDA {dotted(driver.cuda)}" if isinstance(driver, Driver) else "not found"
-    if not _stated(results, "driver", what, lambda: check_driver(environment)):
-        results.skipped("GPU", "the driver would tell")
+    if not findings.checked("driver", what, lambda: check_driver(environment)):
+        findings.skipped("GPU", "the driver would tell")
         return False
     assert isinstance(driver, Driver)
     what = "; ".join(map(str, driver.gpus)) or "none"
-    return _stated(results, "GPU", what, lambda: check_gpu(environment)) and libraries
+    return findings.checked("GPU", what, lambda: check_gpu(environment)) and libraries
 
 
-def _probe(export: ExportFolder | None, cuda: bool, results: Results) -> dict[str, Any] | None:
-    """Let the runtime load what there is to load, and run a kernel."""
-    if export is None and not cuda:
-        return None
-    graphs = [graph.path.name for graph in export.graphs] if export else []
-    task = {"cuda": cuda, "folder": str(export.path) if export else None, "graphs": graphs}
+def _run_kernel(findings: Findings) -> bool:
+    """Let the runtime run a small kernel on the GPU."""
     try:
-        found, said = run_probe(task)
+        found, said = run_probe({})
     except RuntimeError as error:
-        results.stated("onnxruntime", "is started in a process of its own", [str(error)])
-        return None
-    if cuda:
-        results.stated("kernel on the GPU", "one is run by onnxruntime", _reasons(found["trial"], said))
-    return found
-
-
-def _reasons(error: str | None, said: Sequence[str]) -> list[str]:
-    """An error of the runtime, and what it printed before: where CUDA fails, the reason is there alone."""
-    return [] if error is None else [error, *said]
+        found, said = {"kernel": str(error)}, []
+    error = found["kernel"]
+    return findings.note("kernel on the GPU", "one is run by onnxruntime", [shortened(error), *said] if error else [])
 
 
 def run_probe(task: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Carry out a task in a process of its own; gives the findings and the runtime's own error messages.
+    """Carry out a task in a process of its own; gives what was found, and the errors that the runtime printed.
+
+    Where a part of CUDA does not work, the reason is in these alone: the runtime falls back to the CPU.
 
     Raises:
         RuntimeError: The process crashed, hung, or could not import the runtime.
@@ -190,24 +168,29 @@ def run_probe(task: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         raise RuntimeError(f"onnxruntime has crashed ({signal.Signals(-done.returncode).name}) {last}".strip())
     if done.returncode:
         raise RuntimeError(f"onnxruntime cannot be used: {lines[-1] if lines else 'no message'}")
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
     said = [line.split("] ", 1)[-1] for line in lines if "[E:onnxruntime" in line]
-    findings: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return findings, said
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found, said
 
 
-def _check_export(
-    export: ExportFolder, environment: Environment, found: dict[str, Any] | None, cuda: bool, results: Results
-) -> None:
-    check_versions(export, _version(export, environment), results)
-    if found is None:
-        results.skipped("graphs", "there is no runtime that could load them")
+def _load_graphs(export: ExportFolder, environment: Environment, cuda: bool, findings: Findings) -> None:
+    """Let the runtime load the configuration and each graph, for the GPU where one is ready."""
+    if not all(module.distributions for module in environment.modules):
+        findings.skipped("graphs", "there is no runtime that could load them")
         return
-    results.stated(CONFIG, "read by onnxruntime-genai", [found["config"]] if found["config"] else [])
+    task = {"cuda": cuda, "folder": str(export.path), "graphs": [graph.path.name for graph in export.graphs]}
+    try:
+        found, _ = run_probe(task)
+    except RuntimeError as error:
+        findings.note("graphs", "not loaded", [str(error)])
+        return
+    findings.note(CONFIG, "read by onnxruntime-genai", [found["config"]] if found["config"] else [])
     for graph in export.graphs:
-        check_graph(export, graph, found["graphs"][graph.path.name], cuda, results)
+        check_graph(export, graph, found["graphs"][graph.path.name], cuda, findings)
     driver = environment.driver
-    if provider(export) == "cuda" and isinstance(driver, Driver) and driver.gpus:
-        check_memory(export, driver.gpus[0], results)
+    if cuda and isinstance(driver, Driver):
+        check_memory(export, driver.gpus[0], findings)
 
 
 def _version(export: ExportFolder, environment: Environment) -> str:
