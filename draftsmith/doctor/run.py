@@ -143,8 +143,8 @@ def _run_kernel(findings: Findings) -> bool:
     """Let the runtime run a small kernel on the GPU."""
     try:
         found, said = run_probe({})
-    except RuntimeError as error:
-        found, said = {"kernel": str(error)}, []
+    except RuntimeError as failure:
+        found, said = {"kernel": str(failure)}, []
     error = found["kernel"]
     return findings.note("kernel on the GPU", "one is run by onnxruntime", [shortened(error), *said] if error else [])
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime_genai as og
 import torch
 
-from draftsmith.verify.alone import without_drafter
 from draftsmith.validation.engine import EngineRun, run_engine
+from draftsmith.verify.alone import without_drafter
 from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.sources import Target
