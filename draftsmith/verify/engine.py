@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime_genai as og
 import torch
 
 from draftsmith.validation.engine import EngineRun, run_engine
+from draftsmith.verify.alone import without_drafter
 from draftsmith.verify.checks import Results
-from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder
+from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.sources import Target
 from draftsmith.verify.target import random_ids
 
@@ -34,7 +33,7 @@ def check_runtime(export: ExportFolder, low: Path, target: Target | None, result
     run = run_engine(low, prompts, COUNT)
     if export.drafter:
         _check_drafts(run, results)
-        alone = run_engine(without_drafter(low), prompts, COUNT)
+        alone = run_engine(without_drafter(low, low.with_name("alone")), prompts, COUNT)
         faults = _first_difference(prompts, run.tokens, alone.tokens)
         results.stated("Engine with drafts", f"{_amount(run.tokens)} equal to those without drafts", faults)
     _against_transformers("Engine", prompts, run.tokens, target, results)
@@ -56,20 +55,6 @@ def _prompts(export: ExportFolder, low: Path) -> list[list[int]]:
         texts = [tokenizer.encode(text).tolist() for text in TEXTS]
     longest = export.config["model"]["context_length"] - COUNT - 16
     return [*texts, random_ids(vocab, 7, min(270, longest)).tolist(), random_ids(vocab, 8, min(11, longest)).tolist()]
-
-
-def without_drafter(low: Path) -> Path:
-    """A copy of the lowered export that has no drafter."""
-    copy = low.with_name(f"{low.name}-alone")
-    copy.mkdir()
-    config: dict[str, Any] = json.loads((low / CONFIG).read_text(encoding="utf-8"))
-    for role in DRAFTERS:
-        config["model"].pop(role, None)
-    for path in low.iterdir():
-        if path.is_file() and path.name != CONFIG and not path.name.startswith((*DRAFTERS, "probed")):
-            (copy / path.name).hardlink_to(path)
-    (copy / CONFIG).write_text(json.dumps(config), encoding="utf-8")
-    return copy
 
 
 def _generate(low: Path, prompt: list[int]) -> list[int]:
