@@ -82,7 +82,8 @@ def targets() -> Iterator[Variant]:
 def long(config: Json) -> None:
     """YaRN to a context that the prompts here fit into."""
     yarn(config)
-    config["text_config"]["rope_parameters"]["original_max_position_embeddings"] = 1024
+    text = config["text_config"]
+    text["rope_parameters"]["original_max_position_embeddings"] = text["max_position_embeddings"] = 1024
 
 
 def dialects() -> Iterator[Variant]:
