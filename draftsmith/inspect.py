@@ -19,7 +19,7 @@ from drafters.dialects import KEYS as DRAFTER_KEYS
 from drafters.dialects.dialect import architecture
 from drafters.drafter import DrafterOptions
 from drafters.identify import TITLES
-from drafters.keys import DSPARK, SHAPING_SECTIONS
+from drafters.keys import DSPARK, SECTIONS
 from drafters.reading import Identity, identity, read_identified
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
@@ -119,7 +119,7 @@ def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None
     renames = found.dialect.renames if found else {}
     for section in sections:
         for name, value in section.data.items():
-            if value is None or name in (*SHAPING_SECTIONS, "text_config"):
+            if value is None or name in SECTIONS:
                 continue
             key = keys.get(renames.get(name, name))
             where = _short_place(section.place(name))
