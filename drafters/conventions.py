@@ -27,7 +27,8 @@ def target_layers(homes: Homes) -> tuple[int, ...]:
     ==================================== ============================== ==================
     ``target_layer_ids``                 z-lab, Inco, SpecForge,        output of layer n
                                          ModelOpt, DeepSpec,
-                                         TorchSpec, Automodel
+                                         TorchSpec, Automodel,
+                                         verl-SpeCo
     ``aux_hidden_state_layer_ids``       speculators                    input of layer n
     ``eagle_aux_hidden_state_layer_ids`` ModelOpt, beside the first     input of layer n
     ==================================== ============================== ==================
@@ -187,8 +188,8 @@ def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
     SpecForge    ``layer_types``       those that slide                          p > q - W
     Automodel    ``layer_types``       ``causal``, else those that slide         p > q - W
     JetSpec      ``layer_types``       ``causal_head``                           p > q - W
-    speculators  ``layer_types``       those that slide, unless                  one for the whole block: p of the
-                                       ``sliding_window_non_causal``             anchor - W and on; here p > q - W
+    speculators  ``layer_types``       those that slide, unless                  one for the whole block:
+                                       ``sliding_window_non_causal``             p >= anchor - W; here p > q - W
     ModelOpt     all with ``use_swa``  ``causal``, else none                     p > q - W of the context, none
                                                                                  within the block
     DeepSpec     none                  none                                      none
