@@ -35,7 +35,7 @@ REWRITTEN = {
     "in a text": body("{% if 'o' in message.content %}yes{% else %}no{% endif %}"),
     "not in a text": body("{{ 'o' not in message.content }}"),
     "not ... in": body("{{ not 'o' in message.content }}"),
-    "in what a filter gives": body("{{ 'w' in message.content|trim|lower }}"),
+    "in what a filter gives": body("{{ 's' in message.role|trim|lower }}"),
     "in a sum": body("{{ 'ou' in message.content ~ 'you' }}"),
     "in brackets, twice": body("{{ ('e' in message.content) or ('x' in message.content and 'y' in message.role) }}"),
     "in an element of a split": body("{{ 'e' in message.content.split(' ')[0] }}"),
@@ -44,7 +44,7 @@ REWRITTEN = {
     "replace": body("{{ message.content.replace('e', 'E') }}"),
     "replace, then more": body("{{ message.content.replace('\\n', ' ').strip().replace('o', '0') }}"),
     "replace of what a call gives": body("{{ (message.content + 'e').split('l')[0].replace('e', message.role) }}"),
-    "replace as a filter": body("{{ message.content|trim|replace('e', 'E')|trim }}"),
+    "replace as a filter": body("{{ message.role|trim|replace('e', 'E')|trim }}"),
     "blocks on lines of their own": (
         "{# who says what #}\n{% for message in messages %}\n\n  {% if message.role == 'user' %}\n  Q:\n"
         "{{ message.content }}\n  {% else %}\nA: {{ message.content }}\n  {% endif %} end\n{% endfor %}\n\n"
