@@ -246,7 +246,7 @@ def _notes(checkpoint: Checkpoint, found: Identity) -> Iterator[str]:
             "rows see a few positions fewer"
         )
     doubted = found.dialect.theta_in_doubt
-    if doubted and conventions.rotary(homes, 2, conventions.layer_kinds(homes)).theta == doubted:
+    if doubted and conventions.rotary(homes, 16, conventions.layer_kinds(homes)).theta == doubted:
         yield (
             f"its rotary base is {doubted:g}, which {found.dialect.name}'s exporter has written for drafters that were "
             "trained with another one: compare it with the training's, mostly the target's"

@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.drafter import Drafter, plan_drafter
 from builder.qwen35.borders import TargetOptions
-from builder.qwen35.config import ARCHITECTURES, read_target_config
+from builder.qwen35.config import ARCHITECTURES, read_target_config, text_section
 from builder.qwen35.keys import KEYS as TARGET_KEYS
 from builder.qwen35.names import EMBEDDING, HEAD, find_names
 from builder.qwen35.norms import check_norms
@@ -47,7 +47,8 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     config = checkpoint.config
     name = architecture(config)
     yield f"It is     a Qwen 3.5 target, by architectures: {name}"
-    sections = [config, *([config.section("text_config")] if ARCHITECTURES[name] else [])]
+    text = text_section(config, name)
+    sections = [config] if text is config else [config, text]
     yield from _keys(TARGET_KEYS, sections)
     read = read_target_config(config)
     names = find_names(checkpoint, read)
