@@ -135,4 +135,4 @@ def stop_notes(checkpoint: Checkpoint, stop_ids: tuple[int, ...]) -> list[str]:
 
 def generation_config(checkpoint: Checkpoint) -> JsonObject:
     """``generation_config.json``, or an empty object where there is none."""
-    return checkpoint.read_json(GENERATION_CONFIG) or JsonObject({}, GENERATION_CONFIG)
+    return checkpoint.read_json(GENERATION_CONFIG, once=True) or JsonObject({}, GENERATION_CONFIG)

@@ -61,6 +61,7 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     style = Style(BF16)
     _, module = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
     plan_tensors(module, checkpoint, names)
+    yield from _notes(tuple(checkpoint.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 
@@ -79,6 +80,7 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
     plan_drafter(Drafter(checkpoint, config, config.block_size), DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD))
+    yield from _notes(tuple(checkpoint.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 

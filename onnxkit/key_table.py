@@ -105,7 +105,7 @@ _SHAPING = (
     "heads hidden interval kernel kv layer layers linear logit logits mlp moe multiplier norm position proj query "
     "residual rms rope rotary scale scaling sink sinks size softcap softcapping state theta types window"
 )
-_ASKS_FOR_NOTHING = (False, 0, "", [], {})
+_ASKS_FOR_NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
 
 
 def settle_unknown(section: JsonObject, known: Iterable[str]) -> list[str]:

@@ -133,7 +133,7 @@ def test_no_hidden_act_is_silu() -> None:
 # --- a text-only checkpoint whose text model's keys are nested, as programs leave them that take one out of another ---
 
 
-def nested(architecture: str = "Qwen3_5ForCausalLM", **keys: object) -> Callable[[Json], object]:
+def nested(architecture: str = "Qwen3_5ForCausalLM", **keys: Any) -> Callable[[Json], object]:
     def change(data: Json) -> None:
         kept = {"text_config": data["text_config"], "model_type": data["model_type"]}
         data.clear()
@@ -158,7 +158,7 @@ def test_the_flat_one_of_another_name() -> None:
 @pytest.mark.parametrize(
     "keys", [{"rms_norm_eps": 1e-5}, {"num_attention_heads": 8}, {"rope_theta": 1e4}, {"tie_word_embeddings": True}]
 )
-def test_nested_and_beside_it(keys: dict[str, object]) -> None:
+def test_nested_and_beside_it(keys: dict[str, Any]) -> None:
     """transformers takes the nested ones, other programs those of the top."""
     with pytest.raises(ExportError, match="disagree") as caught:
         read(nested(**keys))

@@ -96,10 +96,13 @@ def read_target_config(config: JsonObject) -> TargetConfig:
     if heads % kv_heads:
         raise text.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
     head_dim = text.integer("head_dim")
-    bos, pad = (_first(text.token_ids(key) or config.token_ids(key)) for key in ("bos_token_id", "pad_token_id"))
+    vocab = text.integer("vocab_size")
+    bos, pad = (
+        _first(text.token_ids(key, vocab) or config.token_ids(key, vocab)) for key in ("bos_token_id", "pad_token_id")
+    )
     return TargetConfig(
         architecture=architecture,
-        vocab_size=text.integer("vocab_size"),
+        vocab_size=vocab,
         hidden_size=text.integer("hidden_size"),
         intermediate_size=text.integer("intermediate_size"),
         layer_types=_layer_types(text),
@@ -111,7 +114,7 @@ def read_target_config(config: JsonObject) -> TargetConfig:
         max_position_embeddings=text.integer("max_position_embeddings"),
         linear=_linear_attention(text),
         tie_word_embeddings=_tied(config, text, ARCHITECTURES[architecture]),
-        eos_token_ids=_union(text.token_ids("eos_token_id"), config.token_ids("eos_token_id")),
+        eos_token_ids=_union(text.token_ids("eos_token_id", vocab), config.token_ids("eos_token_id", vocab)),
         bos_token_id=bos,
         pad_token_id=pad,
         mtp_layers=text.integer("mtp_num_hidden_layers", minimum=0, default=0),
@@ -192,8 +195,8 @@ def _tied(config: JsonObject, text: JsonObject, multimodal: bool) -> bool | None
     """
     outer, inner = (section.boolean("tie_word_embeddings", default=None) for section in (config, text))
     if not multimodal and None not in (outer, inner) and outer != inner:
-        places = (section.place("tie_word_embeddings") for section in (config, text))
-        raise disagreement(*places, str(outer).lower(), str(inner).lower())
+        first, second = (section.place("tie_word_embeddings") for section in (config, text))
+        raise disagreement(first, second, str(outer).lower(), str(inner).lower())
     return bool(outer) if outer is not None else inner
 
 
