@@ -195,6 +195,7 @@ def _with_drafter(plan: _Plan, drafter: Drafter, target: TargetOptions, config: 
         pages=drafter.ring_pages(target.context_length, target.page_size),
         requests=options.max_batch_size,
     )
+    cost.check_blocks(options.num_blocks)
     notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
     return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(target.context_length)))
 
