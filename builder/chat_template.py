@@ -278,6 +278,14 @@ def comparison_notes(config: Mapping[str, Any], template: str, reference: str) -
         template: The chat template as it will be.
         reference: The checkpoint's own.
     """
+    try:
+        import onnxruntime_genai  # noqa: F401 - only whether it can be
+    except Exception as error:  # not installed, or without the libraries of its GPU
+        yield (
+            f"chat template: not rendered by the runtime, since onnxruntime-genai cannot be loaded here ({error}); "
+            "draftsmith verify does it"
+        )
+        return
     with tempfile.TemporaryDirectory(prefix="draftsmith-template-") as name:
         folder = Path(name)
         files = {"tokenizer.json": _NO_TOKENIZER, "genai_config.json": _NO_MODEL, "tokenizer_config.json": dict(config)}
@@ -286,11 +294,6 @@ def comparison_notes(config: Mapping[str, Any], template: str, reference: str) -
         (folder / TEMPLATE).write_text(template, encoding="utf-8")
         try:
             result = compare(folder, reference)
-        except ImportError:
-            yield (
-                "chat template: not rendered by the runtime, since onnxruntime-genai is not installed here; draftsmith "
-                "verify does it"
-            )
         except Exception as error:  # of the runtime, of classes of its own
             yield f"tokenizer: the runtime does not take tokenizer_config.json: {str(error).splitlines()[0][:200]}"
         else:
