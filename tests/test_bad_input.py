@@ -448,6 +448,24 @@ def test_a_weight_too_large_for_fp16(capsys: pytest.CaptureFixture[str], tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+@pytest.mark.parametrize("name", [f"{LAYER}mlp.up_proj.weight", f"{LAYER}linear_attn.A_log", NORM])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_weight_that_is_not_finite(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, precision: str
+) -> None:
+    """Copied or converted, large or small: it is named, and taken where that is asked for."""
+
+    def change(weights: Tensors) -> None:
+        weights[name].view(-1)[2] = float("nan")
+
+    checkpoint = variant(tmp_path / "c", tensors=change)
+    arguments = ["-i", str(checkpoint), "-o", str(tmp_path / "out"), "-p", precision, "-e", "cuda"]
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert name in message and "not finite" in message and [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert main([*arguments, "--extra_options", "allow_nonfinite=true"]) == 0
+
+
 # --- the configuration ---
 
 

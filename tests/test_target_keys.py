@@ -195,6 +195,25 @@ def test_norms_with_their_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "input_layernorm.weight" in message and "1 added already" in message
 
 
+def test_a_gain_below_0_does_not_hide_the_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        plus_one(tensors)
+        tensors["model.language_model.layers.0.input_layernorm.weight"][3] = -0.01
+
+    assert "1 added already" in refused_checkpoint(capsys, variant(tmp_path / "c", tensors=change), tmp_path)
+
+
+def test_norms_around_0_with_large_ones_among_them(tmp_path: Path) -> None:
+    """A few large values lift the mean, not the bulk."""
+
+    def change(tensors: Tensors) -> None:
+        for name in tensors:
+            if name.endswith("layernorm.weight"):
+                tensors[name][:20] = 30.0
+
+    export(variant(tmp_path / "c", tensors=change), tmp_path / "out")
+
+
 def test_an_mtp_without_weights_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def without(tensors: Tensors) -> None:
         for name in [name for name in tensors if name.startswith("mtp.")]:
