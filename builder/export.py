@@ -34,6 +34,7 @@ from builder.runtime_config import (
 )
 from builder.sizes import readable
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
+from drafters.conventions import NORMED, RAW
 from drafters.drafter import DrafterOptions
 from genai_config.sections import GenaiConfig
 from onnxkit import __version__
@@ -153,6 +154,7 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
     page_size = _page_size(options, config, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)
+    options = _settled_taps(options, config)
     target = _target_options(options, config, names, context_length, page_size)
     model, module = (build_packed if options.use_paged_attention else build_dense)(config, target)
     plan_tensors(module, checkpoint, names, allow_nonfinite=options.allow_nonfinite)
@@ -209,14 +211,18 @@ def _target_options(
         include_hidden_states=options.include_hidden_states,
         tied=names.tied,
         style=Style(DTYPE_OF[options.precision]),
-        taps=_taps(options, config),
+        taps=options.aux_hidden_state_layers,
+        normed_last_tap=options.last_tap == NORMED,
         page_size=page_size,
         capacity=options.state_update_capacity or 0,
     )
 
 
-def _taps(options: BuildOptions, config: TargetConfig) -> tuple[int, ...]:
-    """The tapped layers. A tap is the stream entering a layer; the number of layers stands for the final norm."""
+def _settled_taps(options: BuildOptions, config: TargetConfig) -> BuildOptions:
+    """The options with what a tap on the last layer is. One that is given by hand is the stream before the norm.
+
+    A tap is the stream entering a layer; the number of layers stands for the stream that leaves the last one.
+    """
     taps, count = options.aux_hidden_state_layers, config.num_hidden_layers
     if taps and max(taps) > count:
         raise ExportError(
@@ -226,7 +232,17 @@ def _taps(options: BuildOptions, config: TargetConfig) -> tuple[int, ...]:
             accepted=f"1 to {count}: the stream entering that layer, {count} for what leaves the last one",
             fix="Name layers that the checkpoint has.",
         )
-    return taps
+    if count in taps:
+        return replace(options, last_tap=options.last_tap or RAW)
+    if options.last_tap:
+        raise ExportError(
+            "An option speaks of a tap that there is not.",
+            where=f"--extra_options last_tap={options.last_tap}",
+            found=f"taps {', '.join(map(str, taps)) or 'on no layer'}",
+            accepted=f"last_tap beside a tap on the last layer, {count}",
+            fix="Leave last_tap out.",
+        )
+    return options
 
 
 def _page_size(options: BuildOptions, config: TargetConfig, drafter: Drafter | None) -> int:

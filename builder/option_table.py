@@ -57,6 +57,22 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _base(text: str) -> float:
+    value = float(text)
+    if not 1 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _one_of(*accepted: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in accepted:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
 def _page(text: str) -> int:
     value = _whole(16)(text)
     if value & (value - 1):
@@ -115,6 +131,13 @@ OPTIONS = (
         "true or false",
         "false",
         "take weights that are infinite or NaN as they are; otherwise they are named and refused",
+    ),
+    Option(
+        "last_tap",
+        _one_of("raw", "normed"),
+        "raw or normed; only where the target's last layer is tapped",
+        "raw, or as the drafter's producer captures it",
+        "a tap on the last layer: the residual stream before the final norm, or behind it",
     ),
     Option(
         "use_paged_attention",
@@ -203,6 +226,13 @@ OPTIONS = (
         "a whole number from 2; the block_size of the drafter's config, where it has one",
         "what the drafter's config says",
         "drafter: rows of the blocks that it was trained with, where its config does not say (TorchSpec)",
+    ),
+    Option(
+        "drafter_rope_theta",
+        _base,
+        "a number above 1",
+        "what the drafter's config says",
+        "drafter: a rotary base to try in place of that of its config, which some exporters wrote wrongly",
     ),
     Option(
         "dflash2_num_draft_tokens",

@@ -38,6 +38,7 @@ class BuildOptions:
     prune_lm_head: bool = True
     aux_hidden_state_layers: tuple[int, ...] = ()
     allow_nonfinite: bool = False
+    last_tap: str | None = None
     use_paged_attention: bool | None = None
     paged_block_size: int | None = None
     state_update_capacity: int | None = None
@@ -52,6 +53,7 @@ class BuildOptions:
     dflash2_path: Path | None = None
     dspark_path: Path | None = None
     drafter_block_size: int | None = None
+    drafter_rope_theta: float | None = None
     dflash2_num_draft_tokens: int | None = None
     dflash2_top_k: int | None = None
     dspark_num_draft_tokens: int | None = None

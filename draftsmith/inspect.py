@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from drafters.dialects import KEYS as DRAFTER_KEYS
 from drafters.dialects.dialect import architecture
 from drafters.drafter import DrafterOptions
 from drafters.identify import TITLES
-from drafters.keys import DSPARK, SHAPING_SECTIONS
+from drafters.keys import DSPARK, SECTIONS
 from drafters.reading import Identity, identity, read_identified
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
@@ -27,6 +27,9 @@ from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
+
+# Stands for the block of a drafter whose config does not say it: only an export must know.
+_ANY_BLOCK = 2
 
 
 def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
@@ -70,10 +73,11 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     yield f"It is     a {TITLES[found.family]} drafter, by {found.family_reason}"
     yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
     yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
-    config = read_identified(checkpoint, found, block_size=block_size)
+    unsaid = block_size is None and "block_size" not in found.homes
+    config = read_identified(checkpoint, found, block_size=_ANY_BLOCK if unsaid else block_size)
     yield "Config"
-    yield from _fields(config, DRAFTER_KEYS, found.homes.origins)
-    yield from _meaning(config)
+    yield from _fields(config, DRAFTER_KEYS, found.homes.origins, skipped=("block_size",) if unsaid else ())
+    yield from _meaning(config, unsaid=unsaid)
     renamed = {name: stored for name, stored in found.names.stored.items() if name != stored}
     if renamed:
         name, stored = next(iter(renamed.items()))
@@ -84,20 +88,23 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 
-def _meaning(config: DrafterConfig) -> Iterator[str]:
-    """What follows from a drafter's configuration."""
+def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
+    """What follows from a drafter's configuration; ``unsaid`` where nothing says how long a block is."""
     taps = ", ".join(map(str, config.taps))
     yield f"Taps      {taps}: the streams that enter these layers of the target"
     rows = "each row predicts, the anchor's too" if config.anchor_predicts else "the anchor's row predicts nothing"
-    yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
+    if unsaid:
+        yield f"Drafts    not known, {rows}: an export needs drafter_block_size=N, the N of its trainer's command"
+    else:
+        yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
     known = "" if config.kind == config.family else f", which has no kind for {TITLES[config.family]} of this form"
     yield f"Runs as   {config.kind}.onnx in the runtime{known}"
 
 
-def _fields(config: Any, keys: Table, origins: Mapping[str, str]) -> Iterator[str]:
+def _fields(config: Any, keys: Table, origins: Mapping[str, str], skipped: Sequence[str] = ()) -> Iterator[str]:
     """Each field of a normalised configuration with the places that it came from."""
     for field in fields(config):
-        if field.name == "notes":
+        if field.name in ("notes", *skipped):
             continue
         places = [
             _short_place(origins[key.name]) for key in keys.values() if field.name in key.fields and key.name in origins
@@ -122,7 +129,7 @@ def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None
     renames = found.dialect.renames if found else {}
     for section in sections:
         for name, value in section.data.items():
-            if value is None or name in (*SHAPING_SECTIONS, "text_config"):
+            if value is None or name in SECTIONS:
                 continue
             key = keys.get(renames.get(name, name))
             where = _short_place(section.place(name))

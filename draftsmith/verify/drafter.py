@@ -85,7 +85,8 @@ def _run(
     session = DraftSession(path, 2, config.block_size, config.mask_token_id, ring if ring > 0 else None)
     requests = [Request(), Request()]
     sequences = [target.expected(random_ids(target.config.vocab_size, seed, 330)) for seed in (5, 6)]
-    taps = [np.concatenate([sequence.streams[tap] for tap in config.taps], axis=-1) for sequence in sequences]
+    read = target.streams_of(config.taps, source.last_tap)
+    taps = [np.concatenate([sequence.streams[stream] for stream in read], axis=-1) for sequence in sequences]
     for counts in _STEPS:
         turns = [
             Turn(rows[request.length : request.length + count], int(sequence.ids[request.length + count]))

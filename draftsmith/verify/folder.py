@@ -78,11 +78,14 @@ class ExportFolder:
     @property
     def asked_taps(self) -> tuple[int, ...]:
         """The taps that the export was asked for, as this tool's own list of files tells; empty where it does not."""
+        return tuple(self.options.get("aux_hidden_state_layers", ()))
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the export, as this tool's own list of files tells; empty where it does not."""
         manifest = self.path / MANIFEST
-        if not manifest.is_file():
-            return ()
-        options = load_json(manifest).get("options", {})
-        return tuple(options.get("aux_hidden_state_layers", ()))
+        found = load_json(manifest).get("options", {}) if manifest.is_file() else {}
+        return found if isinstance(found, dict) else {}
 
 
 def open_export(path: Path) -> ExportFolder:

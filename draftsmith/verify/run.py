@@ -40,7 +40,11 @@ def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None
     """
     export = open_export(folder)
     target = open_target(target_folder, export) if target_folder else None
-    drafter = open_drafter(drafter_folder, export.drafter, target) if drafter_folder and export.drafter else None
+    drafter = (
+        open_drafter(drafter_folder, export.drafter, target, export.options)
+        if drafter_folder and export.drafter
+        else None
+    )
     prove(export, target, drafter, results)
     return export
 
@@ -100,7 +104,7 @@ def _check_graphs(
         results.skipped("logits", "the target's checkpoint is not given (--target)")
     else:
         with results.guarded("logits"):
-            check_target(export, low, target, _taps(export, drafter), results)
+            check_target(export, low, target, _streams(export, target, drafter), results)
     if export.drafter:
         if target is None or drafter is None:
             missing = " and ".join(["--target"] * (target is None) + ["--drafter"] * (drafter is None))
@@ -112,10 +116,11 @@ def _check_graphs(
         check_runtime(export, low, target, results)
 
 
-def _taps(export: ExportFolder, drafter: DrafterSource | None) -> tuple[int, ...]:
-    """Which layers' streams the taps should be: the drafter's checkpoint knows best."""
+def _streams(export: ExportFolder, target: Target, drafter: DrafterSource | None) -> tuple[int, ...]:
+    """Which of the target's streams the taps should be: the drafter's checkpoint knows best."""
     if drafter is not None:
-        return drafter.config.taps
+        return target.streams_of(drafter.config.taps, drafter.last_tap)
+    taps = export.asked_taps
     if export.drafter is not None:
-        return tuple(export.drafter.section.get("aux_hidden_state_layers", ()))
-    return export.asked_taps
+        taps = tuple(export.drafter.section.get("aux_hidden_state_layers", ()))
+    return target.streams_of(taps, export.options.get("last_tap"))

@@ -22,24 +22,26 @@ _YARN_KEYS = ("factor", _ORIGINAL, "attention_factor", "beta_fast", "beta_slow",
 
 
 def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rotary:
-    """Read the rotary embedding of a text configuration. Its keys have had three homes; those filled must agree.
+    """Read the rotary embedding of a text configuration. Its keys have had three homes, which must not disagree; a key
+    that one of them lacks is no disagreement, since writers that mirror one home to the other leave keys out.
 
     Args:
         text: The configuration.
         head_dim: Channels of a head.
         partial: Whether a part of the head may be left as it is. A drafter rotates whole heads: where its configuration
-            has keys of a part, they were copied from the target's.
+            has keys of a part, they were copied from the target's. So may its max_position_embeddings be, which YaRN
+            need not reach there.
 
     Raises:
         ExportError: A key is missing or has a wrong value, places disagree, or the kind of embedding is not built.
     """
     sections = [section for key in _HOMES if key in text and (section := text.section(key)).data]
-    kinds = {_kind(section) for section in sections}
+    kind = _one_kind(sections)
     for section in sections:
-        _refuse_unknown(section, YARN in kinds)
+        _refuse_unknown(section, kind == YARN)
     homes = [*sections, text]
     theta = _one_value(homes, "rope_theta", "a number above 0, the rotary base")
-    yarn = _yarn(sections, text, theta) if YARN in kinds else None
+    yarn = _yarn(_Merged(sections), text, theta, reached=partial) if kind == YARN else None
     if head_dim % _STEP:
         raise _width_error(text, head_dim)
     if not partial:
@@ -72,8 +74,39 @@ def _width_error(text: JsonObject, head_dim: int) -> ExportError:
     )
 
 
-def _kind(home: JsonObject) -> str:
-    """The kind of embedding that a home names. ``type`` is the older spelling of ``rope_type``."""
+class _Merged(JsonObject):
+    """Several homes as one object; each message names the home that a value came from.
+
+    transformers reads one of two homes only, other programs the other: so a key of both must have one value.
+    """
+
+    def __init__(self, homes: list[JsonObject]) -> None:
+        super().__init__({}, homes[0].where)
+        self.origins: dict[str, JsonObject] = {}
+        for home in homes:
+            for key, value in home.data.items():
+                if value is None or key in ("rope_type", "type"):
+                    continue
+                first = self.origins.setdefault(key, home)
+                if self.data.setdefault(key, value) != value:
+                    raise disagreement(first.place(key), home.place(key), self.data[key], value)
+
+    def place(self, key: str) -> str:
+        """Where the first home that has it has it."""
+        return self.origins[key].place(key) if key in self.origins else super().place(key)
+
+
+def _one_kind(sections: list[JsonObject]) -> str:
+    """The kind of embedding that the homes name; one that names none says nothing."""
+    named = [(section, kind) for section in sections if (kind := _kind(section))]
+    for section, kind in named[1:]:
+        if kind != named[0][1]:
+            raise disagreement(named[0][0].place("rope_type"), section.place("rope_type"), named[0][1], kind)
+    return named[0][1] if named else DEFAULT
+
+
+def _kind(home: JsonObject) -> str | None:
+    """The kind of embedding that a home names, if any. ``type`` is the older spelling of ``rope_type``."""
     spellings = [key for key in ("rope_type", "type") if key in home]
     kinds = [home.string(key) for key in spellings]
     for key, kind in zip(spellings, kinds, strict=True):
@@ -81,13 +114,14 @@ def _kind(home: JsonObject) -> str:
             raise home.error(key, f"{DEFAULT} or {YARN}", "Export a release without this kind of scaling.")
     if len(set(kinds)) > 1:
         raise disagreement(home.place("rope_type"), home.place("type"), *kinds)
-    return str(kinds[0]) if kinds else DEFAULT
+    return str(kinds[0]) if kinds else None
 
 
-def _yarn(sections: list[JsonObject], text: JsonObject, theta: float) -> Yarn:
-    """What :class:`Yarn` needs, as transformers takes it from the configuration (its ``_compute_yarn_parameters``)."""
-    home = sections[0]
-    _same_in_both(sections)
+def _yarn(home: JsonObject, text: JsonObject, theta: float, *, reached: bool) -> Yarn:
+    """What :class:`Yarn` needs, as transformers takes it from the configuration (its ``_compute_yarn_parameters``).
+
+    ``reached`` says whether the stretched context must reach max_position_embeddings.
+    """
     if theta <= 1:
         raise (home if "rope_theta" in home else text).error("rope_theta", f"a number above 1 (rope_type is {YARN})")
     factor = home.number("factor")
@@ -101,7 +135,7 @@ def _yarn(sections: list[JsonObject], text: JsonObject, theta: float) -> Yarn:
     attention_factor = _attention_factor(home, factor)
     yarn = Yarn(factor, original, attention_factor, beta_fast, beta_slow, home.boolean("truncate", default=True))
     longest = text.integer("max_position_embeddings")
-    if longest > yarn.length:
+    if reached and longest > yarn.length:
         raise text.error(
             "max_position_embeddings",
             f"at most {yarn.length}, which is factor ({factor:g}) times {_ORIGINAL} ({original})",
@@ -131,15 +165,6 @@ def _attention_factor(home: JsonObject, factor: float) -> float:
         present, absent = _SCALES if scales[1] is None else _SCALES[::-1]
         raise home.error(absent, f"a number above 0, since {present} is there", f"Add {absent}, or remove {present}.")
     return float(home.number("attention_factor", default=yarn_attention_factor(factor, *scales)))
-
-
-def _same_in_both(sections: list[JsonObject]) -> None:
-    """Refuse two homes that say different things: transformers reads one of them only, other programs the other."""
-    first, second = sections[0], sections[-1]
-    for key in ("rope_type", *(key for key in (*first.data, *second.data) if key not in ("rope_type", "type"))):
-        values = [_kind(home) if key == "rope_type" else home.data.get(key) for home in (first, second)]
-        if values[0] != values[1]:
-            raise disagreement(first.place(key), second.place(key), *values)
 
 
 def _refuse_unknown(home: JsonObject, stretched: bool) -> None:
