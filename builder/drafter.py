@@ -285,14 +285,15 @@ def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
     return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
 
 
-def plan_drafter(drafter: Drafter, options: DrafterOptions) -> ir.Model:
+def plan_drafter(drafter: Drafter, options: DrafterOptions, *, allow_nonfinite: bool = False) -> ir.Model:
     """The drafter's graph, every initializer but the shared ones with its tensor.
 
     Raises:
         ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
     """
     model, module = build_drafter(drafter.config, options)
-    plan_tensors(module, drafter.checkpoint, draft_names(drafter.checkpoint))
+    names = draft_names(drafter.checkpoint)
+    plan_tensors(module, drafter.checkpoint, names, allow_nonfinite=allow_nonfinite)
     return model
 
 
@@ -318,4 +319,4 @@ def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[
             f"drafter: it was made for {trained} positions, the context has {context_length}; beyond the former its "
             "drafts may be poor"
         )
-    return [*found, *(f"drafter: {note}" for note in config.notes)]
+    return [*found, *(f"drafter: {note}" for note in (*config.notes, *drafter.checkpoint.index_notes()))]

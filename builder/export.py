@@ -157,7 +157,7 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
     options = _settled_taps(options, config)
     target = _target_options(options, config, names, context_length, page_size)
     model, module = (build_packed if options.use_paged_attention else build_dense)(config, target)
-    plan_tensors(module, checkpoint, names)
+    plan_tensors(module, checkpoint, names, allow_nonfinite=options.allow_nonfinite)
     generation = generation_config(checkpoint)
     section = drafter_section(drafter, options, context_length) if drafter else None
     genai = target_genai_config(config, options, target, generation, MODEL_FILE, section)
@@ -166,9 +166,10 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
     notes = [
         *names.notes,
         *_dtype_note(checkpoint, names),
+        *checkpoint.index_notes(),
         *tokenizer.notes,
         *stop_notes(checkpoint, stop_ids(config, generation)),
-        *(search_notes(generation) if drafter else ()),
+        *search_notes(generation, drafter is not None),
     ]
     plan = _Plan(options, model, genai, tokenizer, tuple(notes))
     return _with_drafter(plan, drafter, target, config) if drafter else plan
@@ -184,7 +185,7 @@ def _with_drafter(plan: _Plan, drafter: Drafter, target: TargetOptions, config: 
         embedding=EMBEDDING,
         head=EMBEDDING if target.tied else HEAD,
     )
-    model = plan_drafter(drafter, graph_options)
+    model = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
     assert plan.config.model.drafter is not None and options.max_batch_size is not None
     check_names(plan.config.model.drafter, model.graph)
     cost = DrafterCost(
@@ -196,6 +197,7 @@ def _with_drafter(plan: _Plan, drafter: Drafter, target: TargetOptions, config: 
         pages=drafter.ring_pages(target.context_length, target.page_size),
         requests=options.max_batch_size,
     )
+    cost.check_blocks(options.num_blocks)
     notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
     return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(target.context_length)))
 

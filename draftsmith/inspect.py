@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.drafter import Drafter, plan_drafter
 from builder.qwen35.borders import TargetOptions
-from builder.qwen35.config import ARCHITECTURES, read_target_config
+from builder.qwen35.config import ARCHITECTURES, read_target_config, text_section
 from builder.qwen35.keys import KEYS as TARGET_KEYS
 from builder.qwen35.names import EMBEDDING, HEAD, find_names
 from builder.qwen35.norms import check_norms
@@ -50,7 +50,8 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     config = checkpoint.config
     name = architecture(config)
     yield f"It is     a Qwen 3.5 target, by architectures: {name}"
-    sections = [config, *([config.section("text_config")] if ARCHITECTURES[name] else [])]
+    text = text_section(config, name)
+    sections = [config] if text is config else [config, text]
     yield from _keys(TARGET_KEYS, sections)
     read = read_target_config(config)
     names = find_names(checkpoint, read)
@@ -63,6 +64,7 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     style = Style(BF16)
     _, module = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
     plan_tensors(module, checkpoint, names)
+    yield from _notes(tuple(checkpoint.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 
@@ -82,6 +84,7 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
     plan_drafter(Drafter(checkpoint, config, config.block_size), DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD))
+    yield from _notes(tuple(checkpoint.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from draftsmith.validation.reference import operator_epsilon
 from draftsmith.validation.widen import widen
+from draftsmith.verify.chat_template import check_chat_template
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import check_contract
 from draftsmith.verify.drafter import check_drafter
@@ -52,6 +53,7 @@ def prove(export: ExportFolder, target: Target | None, drafter: DrafterSource | 
     """Check an export that is open, beside what it was made from."""
     readable = check_files(export, results)
     check_contract(export, results)
+    check_chat_template(export.path, target.checkpoint if target else None, results)
     _check_sources(export, target, drafter, readable, results)
     if not readable:
         results.skipped("numbers", "not every tensor can be read")

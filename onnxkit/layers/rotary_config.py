@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxkit.errors import did_you_mean
+from onnxkit.errors import ExportError, did_you_mean
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.layers.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
 
@@ -10,6 +10,10 @@ DEFAULT, YARN = "default", "yarn"
 
 # Where the keys stand: today's home and the older one. Some may stand beside these, in the configuration itself.
 _HOMES = ("rope_parameters", "rope_scaling")
+
+# Widths of heads, and of their rotated parts, are multiples of it: GroupQueryAttention says so when a graph runs, on
+# any provider, and PagedAttention on CUDA says so of the rotated part.
+_STEP = 16
 
 _ORIGINAL = "original_max_position_embeddings"
 _COMMON_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
@@ -38,17 +42,36 @@ def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rot
     homes = [*sections, text]
     theta = _one_value(homes, "rope_theta", "a number above 0, the rotary base")
     yarn = _yarn(_Merged(sections), text, theta, reached=partial) if kind == YARN else None
+    if head_dim % _STEP:
+        raise _width_error(text, head_dim)
     if not partial:
         return Rotary(theta, head_dim, yarn)
     factor = _one_value(homes, "partial_rotary_factor", "the share of a head that is rotated, above 0 and at most 1", 1)
     dim = round(head_dim * factor)
-    if dim < 2 or dim % 2 or abs(dim - head_dim * factor) > 1e-6:
-        raise homes[0].error("partial_rotary_factor", f"a share that rotates an even part of head_dim ({head_dim})")
+    if dim < _STEP or dim % _STEP or abs(dim - head_dim * factor) > 1e-6:
+        home = next((home for home in homes if "partial_rotary_factor" in home), homes[0])
+        accepted = (
+            f"a share of head_dim ({head_dim}) that rotates a multiple of {_STEP} channels, which the operators take"
+        )
+        raise home.error("partial_rotary_factor", accepted, "Use a release with other heads.")
     for home in homes:
         section = home.integers("mrope_section", default=None)
         if section is not None and (len(section) != 3 or sum(section) * 2 != dim):
             raise home.error("mrope_section", f"three numbers whose sum is half of the rotated part ({dim // 2})")
     return Rotary(theta, dim, yarn)
+
+
+def _width_error(text: JsonObject, head_dim: int) -> ExportError:
+    accepted = f"heads whose width is a multiple of {_STEP}, which the attention operators take"
+    if "head_dim" in text:
+        return text.error("head_dim", accepted, "Use a release with other heads.")
+    return ExportError(
+        "A value is not acceptable.",
+        where=f"{text.place('hidden_size')} and num_attention_heads",
+        found=f"heads of {head_dim} channels",
+        accepted=accepted,
+        fix="Use a release with other heads.",
+    )
 
 
 class _Merged(JsonObject):
