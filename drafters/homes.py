@@ -36,7 +36,7 @@ class Homes(JsonObject):
         defaults: Mapping[str, Any] | None = None,
         writer: str = "",
     ) -> None:
-        super().__init__({}, config.where)
+        super().__init__({}, config.where, config.limits)
         self.config, self.keys = config, keys
         self.sections = [*(config.section(name) for name in SHAPING_SECTIONS if name in config), config]
         self.origins: dict[str, str] = {}
@@ -136,7 +136,7 @@ def rope_view(homes: Homes, kinds: set[str]) -> JsonObject:
 
 class _View(JsonObject):
     def __init__(self, data: dict[str, Any], homes: Homes) -> None:
-        super().__init__(data, homes.where)
+        super().__init__(data, homes.where, homes.limits)
         self.homes = homes
 
     def place(self, key: str) -> str:

@@ -28,6 +28,8 @@ from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
 
+_SHOWN = 200  # keys of one kind: more than any config has
+
 
 def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     """The lines of a description.
@@ -41,6 +43,7 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
         yield from _target(checkpoint)
     else:
         yield from _drafter(checkpoint, block_size)
+    checkpoint.check_unchanged()
 
 
 def _target(checkpoint: Checkpoint) -> Iterator[str]:
@@ -133,7 +136,9 @@ def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None
             continue
         if lines:
             yield f"{title.capitalize()}:"
-            yield from (f"  {line}" for line in lines)
+            yield from (f"  {line}" for line in lines[:_SHOWN])
+        if len(lines) > _SHOWN:
+            yield f"  ... and {len(lines) - _SHOWN} more"
 
 
 def _use(key: Key, value: object, found: Identity | None) -> str:

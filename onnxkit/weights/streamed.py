@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -71,19 +72,35 @@ def byte_range(stored: StoredTensor, rows: tuple[int, int], name: str) -> ir.Ext
 def converted(stored: StoredTensor, rows: tuple[int, int], math: Math | None, dtype: ir.DataType) -> Writer:
     """A writer of rows ``[start, stop)``: read, brought to float32, ``math`` applied, rounded to ``dtype``."""
     piece = byte_range(stored, rows, stored.name)
-    source = DTYPES[stored.dtype].numpy()
+    source = np.dtype(DTYPES[stored.dtype].numpy())
     elements = int(np.prod(piece.shape.numpy(), dtype=np.int64))
 
     def write(file: BinaryIO) -> None:
         with stored.path.open("rb") as data:
             data.seek(piece.offset or 0)
             for start in range(0, elements, BLOCK_ELEMENTS):
-                block = np.fromfile(data, source, min(BLOCK_ELEMENTS, elements - start)).astype(np.float32)
-                if len(block) < min(BLOCK_ELEMENTS, elements - start):
-                    raise OSError(f"{stored.path} is shorter than its header says")
+                count = min(BLOCK_ELEMENTS, elements - start)
+                block = read_exactly(data, count * source.itemsize, stored.path).view(source).astype(np.float32)
                 file.write(_rounded(block if math is None else math(block), dtype, stored).data)
 
     return write
+
+
+def read_exactly(file: BinaryIO, count: int, path: Path) -> np.ndarray[Any, Any]:
+    """The next bytes of a file, ``[count]`` uint8.
+
+    Raises:
+        OSError: It has fewer, which the system itself does not call an error (there is no ``errno`` then); or the
+            system reports one, which then names the file.
+    """
+    data = np.empty(count, np.uint8)
+    try:
+        found = file.readinto(data.data)  # type: ignore[attr-defined]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    if found < count:
+        raise OSError(f"{path} is shorter than its header says")
+    return data
 
 
 def computed(row: Callable[[int, int], np.ndarray[Any, Any]], count: int, width: int, dtype: ir.DataType) -> Writer:
