@@ -64,7 +64,7 @@ def _weight_files(folder: Path) -> list[str]:
                 "The index names a file that is not fetched.",
                 where=f"{folder / INDEX_FILE}: weight_map",
                 found=repr(name),
-                accepted="names of safetensors files beside the index, of letters, digits, dots, dashes and underscores",
+                accepted="names of safetensors files beside the index: letters, digits, dots, dashes, underscores",
                 fix="Name a repository that you trust, with its weights as safetensors.",
             )
     return sorted(set(names))

@@ -50,5 +50,5 @@ def limits(tensors: Iterable[StoredTensor]) -> dict[str, Limit]:
             bound = Limit(cap, "")
         else:
             bound = Limit(widest, "the longest side of a stored tensor")
-        found[key] = bound if bound.most < cap else Limit(cap, "more than any model has")
+        found[key] = bound if 0 < bound.most < cap else Limit(cap, "more than any model has")
     return found
