@@ -45,7 +45,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: its exit status, its peak of resident bytes, the processor's seconds, and what it printed."""
+    """How a command ended: its exit status, its peak of resident bytes, seconds of the processor, its text."""
 
     status: int
     peak: int

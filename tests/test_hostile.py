@@ -16,7 +16,7 @@ from draftsmith.cli import main as draftsmith
 from onnxkit.errors import ExportError
 from onnxkit.text import escaped
 from onnxkit.weights.checkpoint import Checkpoint
-from tests.checkpoints import TINY, variant
+from tests.checkpoints import TINY, Json, variant
 from tests.hostile import DFLASH2, DSPARK, FLOODS, MEMORY, NUMBERS, TARGET, claims, commands, counts, made, run
 from tests.test_bad_input import refused_checkpoint
 
@@ -56,12 +56,12 @@ def test_no_count_is_believed(tmp_path: Path, source: Path) -> None:
             requests += commands(folder, tmp_path / "out", drafter=source != TARGET)
             names.append(f"{key} {number}")
     refused = set()
-    for number, outcome in enumerate(run(requests, tmp_path / "log")):
-        assert outcome.peak < MEMORY, names[number // 2]
+    for position, outcome in enumerate(run(requests, tmp_path / "log")):
+        assert outcome.peak < MEMORY, names[position // 2]
         assert outcome.status in (0, 2) and "Traceback" not in outcome.text, outcome.text
-        assert "enough memory" not in outcome.text, names[number // 2]
+        assert "enough memory" not in outcome.text, names[position // 2]
         if outcome.status == 2:
-            refused.add(names[number // 2].split()[0])
+            refused.add(names[position // 2].split()[0])
     assert {"num_hidden_layers", "num_attention_heads", "hidden_size", "head_dim", "intermediate_size"} <= refused
 
 
@@ -169,7 +169,7 @@ def test_escaped_leaves_what_can_be_shown() -> None:
     assert escaped("a\nb\x1b", keep="\n") == "a\nb\\x1b"
 
 
-def hostile_key(folder: Path, place: Callable[[dict[str, object]], dict[str, object]]) -> Path:
+def hostile_key(folder: Path, place: Callable[[Json], Json]) -> Path:
     path = folder / "config.json"
     data = json.loads(path.read_text())
     place(data)[f"{ESCAPES}\nerror: all is well\n"] = ESCAPES
@@ -180,7 +180,7 @@ def hostile_key(folder: Path, place: Callable[[dict[str, object]], dict[str, obj
 @pytest.mark.parametrize("section", ["top", "text_config"])
 @pytest.mark.parametrize("command", ["export", "inspect"])
 def test_keys_are_shown_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Path, section: str, command: str) -> None:
-    checkpoint = hostile_key(variant(tmp_path / "c"), lambda c: c if section == "top" else c[section])  # type: ignore[return-value]
+    checkpoint = hostile_key(variant(tmp_path / "c"), lambda c: c if section == "top" else c[section])
     more = ["-o", str(tmp_path / "out"), "-p", "fp32", "-e", "cpu", "-i"] if command == "export" else []
     status = draftsmith([command, *more, str(checkpoint)])
     out, err = capsys.readouterr()

@@ -173,7 +173,7 @@ def test_a_disk_that_fails_to_sync(base: Path, monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(ExportError) as caught, folder as staging:
         write(staging, NEW)
         folder.commit()
-    assert ".out.draftsmith" in str(caught.value.details["where"]) and "dmesg" in caught.value.details["to do"]
+    assert ".out.draftsmith" in str(caught.value.details["where"]) and "dmesg" in str(caught.value)
     assert names(base) == []
 
 
