@@ -232,3 +232,12 @@ def test_names_of_shards_that_are_fetched_are_plain(tmp_path: Path) -> None:
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"t": name}}))
         with pytest.raises(ExportError):
             _weight_files(tmp_path)
+
+
+def test_files_of_a_checkpoint_are_found_in_one_place() -> None:
+    """A reader that puts the path together itself follows links, and its file may change unnoticed."""
+    parts = [
+        path for part in ("builder", "drafters", "genai_config") for path in (TINY.parents[2] / part).rglob("*.py")
+    ]
+    assert parts
+    assert [path.name for path in parts if "checkpoint.folder /" in path.read_text()] == []
