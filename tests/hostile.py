@@ -29,12 +29,12 @@ _RUNNER = """
 import json, os, resource, sys
 import draftsmith.inspect, builder.export
 from draftsmith.cli import main
-held = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+held = int(open("/proc/self/statm").read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 limit = held + int(sys.argv[1]) * 3 // 2
 for line in sys.stdin:
     arguments, log = json.loads(line)
     if (child := os.fork()) == 0:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # not RLIMIT_AS: files are mapped
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)
         os._exit(main(arguments))
