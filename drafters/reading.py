@@ -334,7 +334,7 @@ def _notes(checkpoint: Checkpoint, found: Identity, rotary: Rotary, rope_theta: 
     elif found.family in dialect.theta_in_doubt:
         yield dialect.theta_in_doubt[found.family]
     yield from _position_notes(homes, rotary)
-    if (checkpoint.folder / MASK_FILE).exists():
+    if checkpoint.file(MASK_FILE):
         yield f"{MASK_FILE} holds the mask token's row: it stands in the place of the embedding's, as when serving"
     fused = tensor(checkpoint, found.names, "fc.weight")
     for key in ("dtype", "torch_dtype"):

@@ -184,7 +184,7 @@ def test_keys_are_shown_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     more = ["-o", str(tmp_path / "out"), "-p", "fp32", "-e", "cpu", "-i"] if command == "export" else []
     status = draftsmith([command, *more, str(checkpoint)])
     out, err = capsys.readouterr()
-    assert status == (0 if section == "top" else 2)
+    assert status == 0  # an unknown key is a note, wherever it stands
     assert r"\x1b]0;owned\x07" in out + err and harmless(out) and harmless(err)
     assert not any(line.startswith("error: all is well") for line in (out + err).splitlines())
 
