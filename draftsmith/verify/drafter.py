@@ -69,8 +69,8 @@ def check_drafter(
         return
     reference = source.reference(target)
     dtype = activation_type(graph)
-    ranged = with_ranges(running.folder / graph.path.name, graph.model.graph, dtype)
-    path, probes = _with_probes(ranged, reference)
+    path, probes = _with_probes(running.folder / graph.path.name, reference)
+    path = with_ranges(path, graph.model.graph, dtype)
     errors, largest = _run(path, probes, export, running, reference, target, source)
     what = f"of {errors.candidates} candidates, {errors.different} differ from the reference's"
     faults = ["ids must be equal"] if errors.different else []
@@ -101,9 +101,7 @@ def _run(
     config, errors = source.config, _Errors(running.limit)
     ring = export.drafter.section.get("sliding_window", -1)
     window = ring if ring > 0 else None
-    session = DraftSession(
-        path, 2, config.block_size, config.mask_token_id, window, providers=running.providers
-    )
+    session = DraftSession(path, 2, config.block_size, config.mask_token_id, window, providers=running.providers)
     requests = [Request(), Request()]
     length = min(_LENGTH, export.context)
     sequences = [target.expected(random_ids(target.config.vocab_size, seed, length)) for seed in (5, 6)]
@@ -147,7 +145,9 @@ def _compare(
     most = np.abs(logits[np.isfinite(logits)]).max()
     twice = [len(set(row)) < len(row) for row in ids.tolist()]
     errors.different += int(((ids != wanted) & ~(gap <= errors.limit * most)).sum()) + sum(twice)
-    errors.scores.add(relative(scores, scored(reference, hidden, anchor, torch.from_numpy(ids.astype(np.int64))).scores.numpy()))
+    errors.scores.add(
+        relative(scores, scored(reference, hidden, anchor, torch.from_numpy(ids.astype(np.int64))).scores.numpy())
+    )
 
 
 def _compare_parts(
