@@ -55,8 +55,10 @@ def candidates(
     block, drafts, top_k = sizes
     rows = op.Reshape(rows, [-1, drafts, top_k])
     ids = rows if offsets is None else op.Add(rows, op.Gather(offsets, rows))
-    anchors = op.Gather(op.Reshape(input_ids, [-1, block]), ir.tensor([[0] * top_k], name="anchor_columns"), axis=1)
-    previous = op.Concat(anchors, op.Slice(ids, [0], [drafts - 1], [1]), axis=1) if drafts > 1 else anchors
+    # A block's tokens, the anchor first, and behind them its candidates: each position takes what stands before it.
+    known = op.Concat(op.Reshape(input_ids, [-1, block]), op.Reshape(ids, [-1, drafts * top_k]), axis=1)
+    columns = [[0] * top_k, *([block + position * top_k + k for k in range(top_k)] for position in range(drafts - 1))]
+    previous = op.Gather(known, ir.tensor(columns, name="previous_columns"), axis=1)
     return Candidates(ids, rows, op.Reshape(unary, [-1, drafts, 1, top_k]), previous)
 
 

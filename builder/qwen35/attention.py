@@ -9,7 +9,7 @@ from onnxscript import OpBuilder, nn
 
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.layout import DenseRun, KeyValueCache, PackedRun
-from onnxkit.layers.basic import CONTRIB, Linear, NormWeight, RMSNorm, StackedLinear, Style, whole
+from onnxkit.layers.basic import CONTRIB, Gated, Linear, NormWeight, RMSNorm, StackedLinear, Style, whole
 from onnxkit.weights.parameters import PLUS_ONE, Rows
 
 
@@ -68,6 +68,7 @@ class DenseAttention(nn.Module):
         self.projections = Projections(config, style, packed=False)
         self.q_norm = RMSNorm(self.dim, config.rms_norm_eps, style, PLUS_ONE)
         self.k_norm = RMSNorm(self.dim, config.rms_norm_eps, style, PLUS_ONE)
+        self.gated = Gated(self.heads * self.dim, style, "sigmoid")
         self.o_proj = Linear(self.heads * self.dim, config.hidden_size, style)
 
     def forward(
@@ -92,7 +93,7 @@ class DenseAttention(nn.Module):
             **CONTRIB,
         )
         y = op.Reshape(y, [-1, self.heads * self.dim])
-        return self.o_proj(op, op.Mul(y, op.Sigmoid(gate))), KeyValueCache(present_key, present_value)
+        return self.o_proj(op, self.gated(op, y, gate)), KeyValueCache(present_key, present_value)
 
 
 class PackedAttention(nn.Module):
@@ -104,6 +105,7 @@ class PackedAttention(nn.Module):
         self.epsilon = config.rms_norm_eps
         self.projections = Projections(config, style, packed=True)
         self.q_norm, self.k_norm = (NormWeight(self.dim, style, PLUS_ONE) for _ in range(2))
+        self.gated = Gated(self.heads * self.dim, style, "sigmoid")
         self.o_proj = Linear(self.heads * self.dim, config.hidden_size, style)
 
     def forward(
@@ -136,4 +138,4 @@ class PackedAttention(nn.Module):
             _outputs=3,
             **CONTRIB,
         )
-        return self.o_proj(op, op.Mul(y, op.Sigmoid(gate))), KeyValueCache(present_key, present_value)
+        return self.o_proj(op, self.gated(op, y, gate)), KeyValueCache(present_key, present_value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
@@ -63,11 +65,15 @@ class GatedNorm(nn.Module):
         return op.GatedRMSNorm(x, self.weight, gate, epsilon=self.epsilon, **CONTRIB)
 
 
-def _projections(config: TargetConfig, style: Style) -> StackedLinear:
-    """What the convolution takes, the norm's gate, and what the two gates of the recurrence are made of."""
+def _projections(config: TargetConfig, style: Style, gates_together: bool = False) -> StackedLinear:
+    """What the convolution takes, the norm's gate, and what the two gates of the recurrence are made of.
+
+    The last two, ``b`` and ``a``, are one value where ``gates_together`` says so.
+    """
     sizes = config.linear
     widths = {"qkv": sizes.conv_channels, "z": sizes.value_width, "b": sizes.value_heads, "a": sizes.value_heads}
-    return StackedLinear(config.hidden_size, [whole(f"in_proj_{name}", n) for name, n in widths.items()], style)
+    qkv, z, b, a = (whole(f"in_proj_{name}", n) for name, n in widths.items())
+    return StackedLinear(config.hidden_size, [qkv, z, b + a] if gates_together else [qkv, z, b, a], style)
 
 
 class DenseGatedDeltaNet(nn.Module):
@@ -139,17 +145,22 @@ class Recurrence(nn.Module):
 
     def __init__(self, sizes: LinearAttentionConfig) -> None:
         super().__init__(name="")
+        self.sizes = sizes
         self.A_log = Weight("A_log", [sizes.value_heads], F32)
         self.dt_bias = Weight("dt_bias", [sizes.value_heads], F32)
 
     def forward(
         self, op: OpBuilder, qkv: ir.Value, a: ir.Value, b: ir.Value, run: PackedRun, state: ir.Value
     ) -> list[ir.Value]:
-        """``[tokens, channels]`` -> ``[tokens, value heads, value dim]``, the new state, and a capsule if any."""
-        inputs = [qkv, None, None, run.cumulative_lengths, a, b, state, self.A_log, self.dt_bias]
+        """``[tokens, channels]`` -> ``[tokens, value heads, value dim]``, the new state, and a capsule if any.
+
+        ``a`` and ``b`` are float32, and the gate's activation has its older name: onnxruntime 1.31 takes nothing else.
+        """
+        query, key, value = self._heads(op, qkv)
+        inputs = [query, key, value, run.cumulative_lengths, a, b, state, self.A_log, self.dt_bias]
         attributes = {
             "update_rule": "gated_delta",
-            "gate_activation": "softplus",
+            "gate_activation": "qwen",
             "beta_activation": "sigmoid",
             "qk_l2_norm": 1,
         }
@@ -159,6 +170,16 @@ class Recurrence(nn.Module):
         inputs += [run.capture_count, run.capture_active]
         return list(op.GatedDeltaNet(*inputs, **attributes, _outputs=3, **CONTRIB))
 
+    def _heads(self, op: OpBuilder, qkv: ir.Value) -> list[ir.Value]:
+        """Queries, keys and values, ``[tokens, heads, dim]`` each.
+
+        The operator takes them side by side, too, but copies them apart with three copies; the split is one kernel.
+        """
+        sizes = self.sizes
+        kinds = [(sizes.key_heads, sizes.key_dim)] * 2 + [(sizes.value_heads, sizes.value_dim)]
+        parts = op.Split(qkv, [heads * dim for heads, dim in kinds], axis=-1, _outputs=3)
+        return [op.Reshape(part, [-1, *kind]) for part, kind in zip(parts, kinds, strict=True)]
+
 
 class PackedGatedDeltaNet(nn.Module):
     """The gated delta net of the packed layout, on VarlenCausalConvWithState and GatedDeltaNet."""
@@ -166,7 +187,8 @@ class PackedGatedDeltaNet(nn.Module):
     def __init__(self, config: TargetConfig, style: Style) -> None:
         super().__init__()
         sizes = self.sizes = config.linear
-        self.projections = _projections(config, style)
+        self.dtype, self.gates_together = style.dtype, style.stacked
+        self.projections = _projections(config, style, gates_together=style.stacked)
         self.conv1d = VarlenCausalConv(sizes.conv_channels, sizes.kernel, style)
         self.recurrence = Recurrence(sizes)
         self.norm = GatedNorm(sizes.value_dim, config.rms_norm_eps, style)
@@ -174,8 +196,16 @@ class PackedGatedDeltaNet(nn.Module):
 
     def forward(self, op: OpBuilder, x: ir.Value, run: PackedRun, state: DeltaState) -> tuple[ir.Value, DeltaState]:
         """``[tokens, hidden] -> [tokens, hidden]``, and the states after each sequence's last token."""
-        qkv, z, b, a = self.projections(op, x)
+        qkv, z, *gates = self.projections(op, x)
         qkv, conv, *conv_value = self.conv1d(op, qkv, run, state.conv)
+        b, a = self._gates(op, gates)
         y, recurrent, *capsule = self.recurrence(op, qkv, a, b, run, state.recurrent)
         y = op.Reshape(y, [-1, self.sizes.value_width])
         return self.out_proj(op, self.norm(op, y, z)), DeltaState(conv, recurrent, *conv_value, *capsule)
+
+    def _gates(self, op: OpBuilder, gates: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """``b`` and ``a`` in float32, ``[tokens, value heads]`` each. Side by side, they are cast as one."""
+        wide = [cast(op, part, self.dtype, F32) for part in gates]
+        if not self.gates_together:
+            return wide
+        return op.Split(*wide, [self.sizes.value_heads] * 2, axis=-1, _outputs=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from onnxkit.layers.basic import Linear, StackedLinear, Style, silu, whole
+from onnxkit.layers.basic import Gated, Linear, StackedLinear, Style, whole
 
 
 class MLP(nn.Module):
@@ -15,9 +15,10 @@ class MLP(nn.Module):
         super().__init__()
         parts = [whole("gate_proj", intermediate_size), whole("up_proj", intermediate_size)]
         self.gate_up = StackedLinear(hidden_size, parts, style)
+        self.gated = Gated(intermediate_size, style)
         self.down_proj = Linear(intermediate_size, hidden_size, style)
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         """``[tokens, hidden] -> [tokens, hidden]``."""
         gate, up = self.gate_up(op, x)
-        return self.down_proj(op, op.Mul(silu(op, gate), up))
+        return self.down_proj(op, self.gated(op, up, gate))
