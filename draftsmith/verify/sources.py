@@ -25,6 +25,7 @@ from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
+from onnxkit.layers.basic import DROWNING
 from onnxkit.weights.checkpoint import Checkpoint
 
 TORCH = {
@@ -213,7 +214,9 @@ def _is_model_norm(node: ir.Node, hidden: int) -> bool:
     if node.op_type == "SimplifiedLayerNormalization":
         weight = node.inputs[1]
         return weight is not None and weight.shape is not None and weight.shape[0] == hidden
-    return True
+    epsilon = node.attributes.get("epsilon")
+    gate = node.op_type == "GatedRMSNorm" and epsilon is not None and epsilon.as_float() == DROWNING
+    return not gate  # a product with an activation, which is no norm
 
 
 def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSource | None, results: Results) -> None:
