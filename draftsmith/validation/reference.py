@@ -21,9 +21,13 @@ def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> 
     Weights are rounded to ``precision``; norm weights are stored with their +1, so that ``1 + w`` is what is rounded;
     the rotary tables' values are rounded too. In float32 nothing changes.
     """
-    architecture = AutoConfig.from_pretrained(checkpoint).architectures[0]
-    cls = {c.__name__: c for c in (Qwen3_5ForConditionalGeneration, Qwen3_5ForCausalLM)}[architecture]
-    model = cls.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    config = AutoConfig.from_pretrained(checkpoint)
+    multimodal = "Qwen3_5ForConditionalGeneration" in config.architectures
+    if multimodal:
+        model: Any = Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    else:  # which may have the outer configuration of the model that it was taken from
+        text = config.get_text_config()
+        model = Qwen3_5ForCausalLM.from_pretrained(checkpoint, config=text, dtype=torch.float32).eval()
     if precision != torch.float32:
         for name, parameter in model.named_parameters():
             if not name.endswith(_FLOAT32) and "visual" not in name:

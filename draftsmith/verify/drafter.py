@@ -105,7 +105,8 @@ def _run(
     requests = [Request(), Request()]
     length = min(_LENGTH, export.context)
     sequences = [target.expected(random_ids(target.config.vocab_size, seed, length)) for seed in (5, 6)]
-    taps = [np.concatenate([sequence.streams[tap] for tap in config.taps], axis=-1) for sequence in sequences]
+    read = target.streams_of(config.taps, source.last_tap)
+    taps = [np.concatenate([sequence.streams[stream] for stream in read], axis=-1) for sequence in sequences]
     for counts in _steps(length):
         turns = [
             Turn(rows[request.length : request.length + count], int(sequence.ids[request.length + count]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,9 @@ import torch
 from builder.drafter import sharing
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
+from drafters import conventions
 from drafters.config import DrafterConfig
+from drafters.conventions import NORMED, RAW
 from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.packed_session import Array
@@ -38,7 +40,10 @@ _NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "G
 
 @dataclass(frozen=True)
 class Expected:
-    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the stream entering every layer."""
+    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the residual stream.
+
+    ``streams`` are those that enter each layer and the final norm, then the final norm's output.
+    """
 
     ids: Array
     logits: Array
@@ -69,15 +74,20 @@ class Target:
         if key not in self.seen:
             batch = torch.tensor(ids[None])
             with torch.no_grad():
-                logits = self.model(input_ids=batch).logits[0].numpy()
-            streams = [stream[0].numpy() for stream in entering_streams(self.model, batch)]
-            self.seen[key] = Expected(ids, logits, streams)
+                output = self.model(input_ids=batch, output_hidden_states=True)
+            streams = [*entering_streams(self.model, batch), output.hidden_states[-1]]
+            self.seen[key] = Expected(ids, output.logits[0].numpy(), [stream[0].numpy() for stream in streams])
         return self.seen[key]
 
     @cached_property
     def model(self) -> Any:
         """transformers' model, its weights rounded as the export's."""
         return load_reference(self.checkpoint.folder, self.precision)
+
+    def streams_of(self, taps: Sequence[int], last_tap: str | None) -> tuple[int, ...]:
+        """Which of the streams each tap is: that which enters the layer; of the last layer, perhaps the normed one."""
+        last = self.config.num_hidden_layers
+        return tuple(last + 1 if tap == last and last_tap == NORMED else tap for tap in taps)
 
     def table(self, name: str) -> torch.Tensor:
         """The embedding or the head in the export's element type."""
@@ -93,11 +103,13 @@ class DrafterSource:
         checkpoint: The folder, opened.
         config: Its configuration, with a block of the length that the export has.
         trained_block: The length that it was trained with.
+        last_tap: What it reads of the target's last layer, ``raw`` or ``normed``.
     """
 
     checkpoint: Checkpoint
     config: DrafterConfig
     trained_block: int
+    last_tap: str = RAW
 
     def reference(self, target: Target) -> ReferenceDrafter:
         """The drafter in PyTorch."""
@@ -117,8 +129,12 @@ def open_target(folder: Path, export: ExportFolder) -> Target:
     return Target(checkpoint, config, find_names(checkpoint, config), TORCH[next(caches, None) or ir.DataType.FLOAT])
 
 
-def open_drafter(folder: Path, graph: Graph, target: Target | None) -> DrafterSource:
+def open_drafter(
+    folder: Path, graph: Graph, target: Target | None, options: Mapping[str, Any] | None = None
+) -> DrafterSource:
     """Open the drafter's checkpoint. Tables of its own that are the target's are shared, as in an export.
+
+    ``options`` are those of the export: what a user chose against the checkpoint's own word.
 
     Raises:
         ExportError: It is none.
@@ -126,11 +142,19 @@ def open_drafter(folder: Path, graph: Graph, target: Target | None) -> DrafterSo
     checkpoint = Checkpoint(folder, "--drafter")
     found = identity(checkpoint)
     unsaid = [None if key in found.homes else graph.section.get(key) for key in ("selector_top_k", "block_size")]
-    config = read_identified(checkpoint, found, *unsaid)
+    given = options or {}
+    config = read_identified(
+        checkpoint,
+        found,
+        *unsaid,
+        rope_theta=given.get("drafter_rope_theta"),
+        target_vocab=target.config.vocab_size if target else None,
+    )
     if target is not None:
         config = sharing(checkpoint, config, target.checkpoint, target.names)
     drafts = graph.section.get("num_draft_tokens", config.num_draft_tokens)
-    return DrafterSource(checkpoint, config.shortened(drafts), config.block_size)
+    last_tap = conventions.last_tap(found.dialect, given.get("last_tap"))
+    return DrafterSource(checkpoint, config.shortened(drafts), config.block_size, last_tap)
 
 
 def check_target_source(export: ExportFolder, target: Target, results: Results) -> None:

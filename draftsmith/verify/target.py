@@ -124,6 +124,7 @@ def _run_dense(export: ExportFolder, running: Running, target: Target) -> tuple[
 def _check_taps(rows: _Rows, taps: Sequence[int], limit: float, results: Results) -> None:
     """Each tap against the stream that it should be, and how far its neighbours are from it."""
     figures: list[dict[str, Any]] = []
+    normed = len(rows[0][1]) - 1 if rows else 0
     for place, tap in enumerate(taps):
         distances: list[float] = []
         for stream in range(len(rows[0][1]) if rows else 0):
@@ -135,10 +136,11 @@ def _check_taps(rows: _Rows, taps: Sequence[int], limit: float, results: Results
         if not distances or tap >= len(distances):
             results.add(Check(f"tap {tap}", "the graph has no such tap", Verdict.FAILED))
             continue
-        around = [f"{_layer(n)} {distances[n]:.1e}" for n in (tap - 1, tap + 1) if n < len(distances)]
-        what = f"the output of {_layer(tap)} (neighbours are at {', '.join(around)})"
+        named = [_layer(stream, normed) for stream in range(len(distances))]
+        around = [f"{named[n]} {distances[n]:.1e}" for n in (tap - 1, tap + 1) if n < len(distances)]
+        what = f"the output of {named[tap]} (neighbours are at {', '.join(around)})"
         if nearest != tap:
-            what = f"should be the output of {_layer(tap)}, is nearest to that of {_layer(nearest)}"
+            what = f"should be the output of {named[tap]}, is nearest to that of {named[nearest]}"
         results.compared(f"tap {tap}", what, Worst(distances[tap]), limit)
     if rows and rows[0][0].shape[-1] != len(taps) * rows[0][1][0].shape[-1]:
         found = rows[0][0].shape[-1] / rows[0][1][0].shape[-1]
@@ -146,9 +148,9 @@ def _check_taps(rows: _Rows, taps: Sequence[int], limit: float, results: Results
     results.figures["taps"] = figures
 
 
-def _layer(stream: int) -> str:
-    """Whose output a stream is."""
-    return f"layer {stream - 1}" if stream else "the embedding"
+def _layer(stream: int, normed: int) -> str:
+    """Whose output a stream is; ``normed`` is the last one, the final norm's."""
+    return "the final norm" if stream == normed else f"layer {stream - 1}" if stream else "the embedding"
 
 
 def _version() -> str:
