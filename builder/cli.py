@@ -19,7 +19,7 @@ from onnxkit.terminal import discard, standard_streams
 from onnxkit.text import escaped
 
 _USAGE_ERROR = 2
-_BUG = 1
+_BUG = 70
 
 
 class _Once(argparse.Action):

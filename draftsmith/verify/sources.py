@@ -23,9 +23,11 @@ from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.packed_session import Array
 from draftsmith.validation.reference import entering_streams, load_reference
+from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
+from onnxkit.layers.basic import DROWNING
 from onnxkit.weights.checkpoint import Checkpoint
 
 TORCH = {
@@ -236,7 +238,9 @@ def _is_model_norm(node: ir.Node, hidden: int) -> bool:
     if node.op_type == "SimplifiedLayerNormalization":
         weight = node.inputs[1]
         return weight is not None and weight.shape is not None and weight.shape[0] == hidden
-    return True
+    epsilon = node.attributes.get("epsilon")
+    gate = node.op_type == "GatedRMSNorm" and epsilon is not None and epsilon.as_float() == DROWNING
+    return not gate  # a product with an activation, which is no norm
 
 
 def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSource | None, results: Results) -> None:
@@ -252,10 +256,12 @@ def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSou
             if tensor is None or (graph.role != "decoder" and own.get(name)):
                 continue
             compared += 1
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor = by_real_path(tensor, export.path)
             expected = target.table(name)
             if tuple(tensor.shape.numpy()) != tuple(expected.shape) or tensor.numpy().tobytes() != _bytes(expected):
                 faults.append(f"{graph.path.name}: {name} is not the checkpoint's")
-    results.stated("shared tensors", f"{compared} tables, byte for byte the checkpoint's", faults)
+    results.stated("shared tensors", f"{compared} tables, byte for byte the checkpoint's", faults, compared)
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
