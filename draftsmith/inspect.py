@@ -173,8 +173,9 @@ def _notes(notes: tuple[str, ...]) -> Iterator[str]:
 
 
 def _short_place(place: str) -> str:
-    """A place without the file's name."""
-    return place.split("config.json: ", 1)[-1]
+    """A place without the file's name, cut where a key is longer than any config's."""
+    shown = place.split("config.json: ", 1)[-1]
+    return shown if len(shown) <= 300 else f"{shown[:300]}..."
 
 
 def _types(checkpoint: Checkpoint) -> str:

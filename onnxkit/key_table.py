@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +19,9 @@ from onnxkit.json_object import JsonObject
 from onnxkit.text import escaped
 
 _TOLD = 50  # unknown keys that are named
+
+# Keys that are not known: more of them, or longer ones, are no config's.
+_MOST_UNKNOWN, _LONGEST_UNKNOWN = 500, 200
 
 
 class Use(Enum):
@@ -95,13 +98,32 @@ def refuse_unknown(section: JsonObject, known: Iterable[str]) -> None:
 def unknown_notes(section: JsonObject, known: Iterable[str]) -> list[str]:
     """A note for each key that stands in no table, in a section where such a key is no reason to refuse."""
     known = dict.fromkeys(known)
-    unknown = [key for key in section.data if key in section and key not in known]
+    unknown = _unknown(section, known)
     notes = [
         f"{section.place(key)} is not known and has no effect. {did_you_mean(key, list(known)) or ''}".rstrip()
         for key in unknown[:_TOLD]
     ]
     more = len(unknown) - _TOLD
     return [*notes, f"{section.where}: {more} more keys are not known and have no effect"] if more > 0 else notes
+
+
+def _unknown(section: JsonObject, known: Container[str]) -> list[str]:
+    """The keys that stand in no table.
+
+    Raises:
+        ExportError: They are more, or longer, than any config has.
+    """
+    unknown = [key for key in section.data if key in section and key not in known]
+    longest = max(map(len, unknown), default=0)
+    if len(unknown) > _MOST_UNKNOWN or longest > _LONGEST_UNKNOWN:
+        raise ExportError(
+            "The config holds keys that no model's config has.",
+            where=section.where,
+            found=f"{len(unknown)} keys that are not known, the longest of {longest} characters",
+            accepted=f"up to {_MOST_UNKNOWN}, of up to {_LONGEST_UNKNOWN} characters",
+            fix="Get config.json from a source that you trust.",
+        )
+    return unknown
 
 
 # Parts of names that models give to what shapes their graph.
@@ -126,11 +148,8 @@ def settle_unknown(section: JsonObject, known: Iterable[str]) -> list[str]:
     known = list(known)
     refused = [
         key
-        for key in section.data
-        if key in section
-        and key not in known
-        and not one_of(section.data[key], _ASKS_FOR_NOTHING)
-        and _shapes(key, known)
+        for key in _unknown(section, known)
+        if not one_of(section.data[key], _ASKS_FOR_NOTHING) and _shapes(key, known)
     ]
     if refused:
         refuse_unknown(JsonObject({refused[0]: section.data[refused[0]]}, section.where), known)

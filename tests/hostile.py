@@ -189,7 +189,7 @@ FLOODS: dict[str, tuple[Harm, str]] = {
     "config: nested 200 deep": (writes("config.json", lambda: _nested(200)), "nested"),
     "config: 100 000 keys": (
         config_with(lambda c: c.update({f"key_{i:0>90}": i for i in range(100_000)}, text_config={})),
-        "missing",
+        "not known",
     ),
     "config: 100 000 keys of the text model": (
         config_with(lambda c: c["text_config"].update({f"key_{i:0>90}": i for i in range(100_000)})),
