@@ -77,8 +77,17 @@ class Report:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """A build that has passed every check: nothing is written yet, and no weight read."""
+class Plan:
+    """A build that has passed every check: nothing is written yet, and no weight read.
+
+    Attributes:
+        options: The request, with all that follows from the checkpoints filled in.
+        model: The target's graph, every initializer with its tensor.
+        config: ``genai_config.json``, but for where shared tensors lie.
+        tokenizer: The tokenizer's files.
+        notes: What the user should know, a line each.
+        drafter: The drafter's part, where there is one.
+    """
 
     options: BuildOptions
     model: ir.Model
@@ -89,7 +98,12 @@ class _Plan:
 
     def weights(self) -> int:
         """Bytes of weights that will be written."""
-        return external_bytes(self.model) + (external_bytes(self.drafter.model) if self.drafter else 0)
+        return sum(map(external_bytes, self.models))
+
+    @property
+    def models(self) -> list[ir.Model]:
+        """The target's graph, and the drafter's where there is one."""
+        return [self.model, *([self.drafter.model] if self.drafter else [])]
 
 
 @dataclass(frozen=True)
@@ -109,22 +123,27 @@ def export(options: BuildOptions) -> Report:
     start = time.monotonic()
     folder = _checkpoint_folder(options)
     output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
-    plan = _plan(options, folder)
-    weights = plan.weights()
-    output.check_room(weights + plan.tokenizer.size() + _GRAPH_BYTES)
+    build = plan(options, folder)
+    weights = build.weights()
+    output.check_room(weights + build.tokenizer.size() + _GRAPH_BYTES)
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
-            save(plan.model, staging / MODEL_FILE, progress)
-            config = _save_drafter(plan, staging, progress) if plan.drafter else plan.config
-        (staging / LAST).write_text(config.to_json(), encoding="utf-8")
-        plan.tokenizer.write(staging)
-        files = _write_manifest(staging, plan)
+            files = write(build, staging, progress)
         output.commit()
-    lines = tuple(plan.drafter.cost.lines()) if plan.drafter else ()
-    return Report(options.output, files, time.monotonic() - start, plan.notes, lines)
+    lines = tuple(build.drafter.cost.lines()) if build.drafter else ()
+    return Report(options.output, files, time.monotonic() - start, build.notes, lines)
 
 
-def _save_drafter(plan: _Plan, staging: Path, progress: Callable[[int], object]) -> GenaiConfig:
+def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
+    """Write all files of a planned build to an empty folder; gives their sizes in bytes. The same plan, the same bytes."""
+    save(build.model, folder / MODEL_FILE, progress)
+    config = _save_drafter(build, folder, progress) if build.drafter else build.config
+    (folder / LAST).write_text(config.to_json(), encoding="utf-8")
+    build.tokenizer.write(folder)
+    return _write_manifest(folder, build)
+
+
+def _save_drafter(plan: Plan, staging: Path, progress: Callable[[int], object] | None) -> GenaiConfig:
     """Write the drafter beside the target, whose data file it refers to; gives the configuration that says so."""
     assert plan.drafter is not None and plan.config.model.drafter is not None
     graph = plan.drafter.model.graph
@@ -143,7 +162,12 @@ def _checkpoint_folder(options: BuildOptions) -> Path:
     return fetch(options.model, options.cache_dir)
 
 
-def _plan(options: BuildOptions, folder: Path) -> _Plan:
+def plan(options: BuildOptions, folder: Path) -> Plan:
+    """Plan an export of the checkpoint in a folder: everything that can fail, no weight read, nothing written.
+
+    Raises:
+        ExportError: Something in the request or the checkpoints is not right.
+    """
     checkpoint = Checkpoint(folder)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
@@ -168,11 +192,11 @@ def _plan(options: BuildOptions, folder: Path) -> _Plan:
         *stop_notes(checkpoint, stop_ids(config, generation)),
         *(search_notes(generation) if drafter else ()),
     ]
-    plan = _Plan(options, model, genai, tokenizer, tuple(notes))
-    return _with_drafter(plan, drafter, target, config) if drafter else plan
+    build = Plan(options, model, genai, tokenizer, tuple(notes))
+    return _with_drafter(build, drafter, target, config) if drafter else build
 
 
-def _with_drafter(plan: _Plan, drafter: Drafter, target: TargetOptions, config: TargetConfig) -> _Plan:
+def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: TargetConfig) -> Plan:
     """The same build with the drafter's graph."""
     options = plan.options
     graph_options = DrafterOptions(
@@ -270,7 +294,7 @@ def _dtype_note(checkpoint: Checkpoint, names: StoredNames) -> Sequence[str]:
     return (f"weights: config.json says {declared}, the tensors are {DTYPES[stored].name.lower()}; the tensors count",)
 
 
-def _write_manifest(staging: Path, plan: _Plan) -> dict[str, int]:
+def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:
     """Write the list of the folder's files, by which a later export knows that it may replace them."""
     files = {path.name: path.stat().st_size for path in sorted(staging.iterdir())}
     options = plan.options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from onnxkit import __version__
 from onnxkit.errors import ExportError
 
 
+# Exit statuses beside 0, 1 (failed) and 2 (what the user can mend).
+INCOMPLETE, CRASH = 3, 70
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """``draftsmith SUBCOMMAND ...``; gives the exit status."""
 
@@ -22,7 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int | None = arguments.run(arguments)
         return status
 
-    return guarded(command)
+    try:
+        return guarded(command)
+    except Exception:  # a bug: no verdict, which 1 would be
+        traceback.print_exc()
+        return CRASH
 
 
 def _parser() -> Parser:
@@ -53,13 +62,18 @@ def _add_verify(subcommands: Any) -> None:
     verify = subcommands.add_parser(
         "verify",
         help="prove an export, without a GPU",
-        description="Compare an export with PyTorch and run it in the real Engine, lowered to the CPU. What needs a "
-        "checkpoint is skipped without it. Exit status 1 where a check fails.",
+        description="Compare every file of an export with what would be written from its checkpoints, its numbers with "
+        "PyTorch's, and run it in the real Engine, lowered to the CPU. The verdict is one of three: passed, incomplete "
+        "(nothing differs, but something was not compared, such as what needs a checkpoint that is not given), failed.",
+        epilog="Exit status: 0 passed or incomplete, 1 failed, 2 could not be done, 3 incomplete with --strict, "
+        "70 a bug of this tool.",
         allow_abbrev=False,
     )
     verify.add_argument("export", type=Path, metavar="FOLDER", help="the export")
     verify.add_argument("--target", type=Path, metavar="FOLDER", help="the checkpoint that it was made from")
     verify.add_argument("--drafter", type=Path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
+    verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
     verify.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page, which needs no network")
     verify.set_defaults(run=_run_verify)
 
@@ -67,15 +81,20 @@ def _add_verify(subcommands: Any) -> None:
 def _run_verify(arguments: argparse.Namespace) -> int:
     needs_runtime()
     from draftsmith.report.page import write_report
-    from draftsmith.verify.checks import Results
+    from draftsmith.verify.checks import SENTENCES, Results, Verdict, coloured
+    from draftsmith.verify.machine import check_writable
     from draftsmith.verify.run import verify
 
-    results = Results()
-    export = verify(arguments.export, arguments.target, arguments.drafter, results)
+    if arguments.report:
+        check_writable(arguments.report)
+    results = Results(lambda check: print(coloured(str(check), check.verdict)))
+    export = verify(arguments.export, arguments.target, arguments.drafter, results, run=not arguments.files)
     if arguments.report:
         write_report(arguments.report, export, results)
-    print(f"{arguments.export}: {results.summary()}")
-    return 1 if results.failed else 0
+    verdict = results.verdict
+    print(coloured(f"{SENTENCES[verdict]}: {results.summary()}. ({arguments.export})", verdict))
+    strict = INCOMPLETE if arguments.strict else 0
+    return {Verdict.PASSED: 0, Verdict.INCOMPLETE: strict, Verdict.FAILED: 1}[verdict]
 
 
 def _add_speculate(subcommands: Any) -> None:

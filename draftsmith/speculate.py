@@ -115,7 +115,7 @@ def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool) 
         run = run_engine(low, ids, count)
         differing = None
         if baseline:
-            alone = run_engine(without_drafter(low), ids, count)
+            alone = run_engine(without_drafter(low, Path(work) / "alone"), ids, count)
             differing = tuple(i for i, (a, b) in enumerate(zip(run.tokens, alone.tokens, strict=True)) if a != b)
         texts = tuple(tokenizer.decode(tokens) for tokens in run.tokens)
     return Speculation(tuple(prompts), texts, acceptance(run), differing)

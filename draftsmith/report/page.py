@@ -11,22 +11,23 @@ from builder.sizes import readable
 from draftsmith.report import pictures
 from draftsmith.report.memory import plan_of, weights_of
 from draftsmith.speculate import Acceptance
-from draftsmith.verify.checks import Results, Verdict
+from draftsmith.verify.checks import SENTENCES, Results, Verdict
 from draftsmith.verify.folder import ExportFolder
+from draftsmith.verify.machine import unwritable
 from onnxkit import __version__
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --paper: #ffffff; --rule: #d5dae3; --soft: #eef1f6;
-  --good: #18794e; --bad: #b42318; --mute: #667085; --blue: #3b6fb6; --sand: #d8a657; --leaf: #6a9f58; }
+  --good: #18794e; --bad: #b42318; --warn: #9a6700; --mute: #667085; --blue: #3b6fb6; --sand: #d8a657; --leaf: #6a9f58; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #171a21; --rule: #3a4150; --soft: #232833;
-  --good: #58c08c; --bad: #f08a80; --mute: #9aa3b2; --blue: #7fa7dd; } }
+  --good: #58c08c; --bad: #f08a80; --warn: #e0b252; --mute: #9aa3b2; --blue: #7fa7dd; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--paper);
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .25rem 0 .75rem; } .mute { color: var(--mute); }
 .verdict { font-weight: 600; } .passed { color: var(--good); } .failed { color: var(--bad); }
-.skipped { color: var(--mute); }
+.incomplete { color: var(--warn); }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top; padding: .35rem .5rem;
   border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; } th { font-weight: 600; }
 th, td.verdict { white-space: nowrap; }
@@ -47,7 +48,7 @@ def page(export: ExportFolder, results: Results) -> str:
     """The whole file."""
     name = export.path.resolve().name
     body = "\n".join(
-        [*_summary(export, results), *_checks(results), *_taps(results), *_acceptance(results), *_sizes(export)]
+        [*_summary(export, results), *_checks(results), *_taps(results), *_ranges(results), *_acceptance(results), *_sizes(export)]
     )
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -58,16 +59,23 @@ def page(export: ExportFolder, results: Results) -> str:
 
 
 def write_report(path: Path, export: ExportFolder, results: Results) -> None:
-    """Write the page."""
-    path.write_text(page(export, results), encoding="utf-8")
+    """Write the page.
+
+    Raises:
+        ExportError: It cannot be written.
+    """
+    try:
+        path.write_text(page(export, results), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def _summary(export: ExportFolder, results: Results) -> Iterator[str]:
     model, drafter = export.config["model"], export.drafter
-    verdict = ("failed", "fails") if results.failed else ("passed", "passes")
+    verdict = results.verdict
     yield f"<h1>{escape(export.path.resolve().name)}</h1>"
     yield (
-        f'<p><span class="verdict {verdict[0]}">The export {verdict[1]}</span>: {escape(results.summary())}. '
+        f'<p><span class="verdict {_kind(verdict)}">{SENTENCES[verdict]}</span>: {escape(results.summary())}. '
         f'<span class="mute">draftsmith {__version__}</span></p>'
     )
     layout = "packed, for the Engine" if export.packed else "dense, for the Generator"
@@ -89,14 +97,28 @@ def _checks(results: Results) -> Iterator[str]:
     titles = "".join(f"<th>{title}</th>" for title in ("verdict", "check", "what", "error"))
     yield f"<h2>Checks</h2>\n<table class='checks'><thead><tr>{titles}</tr></thead><tbody>"
     for check in results.checks:
-        kind = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.SKIPPED: "skipped"}[check.verdict]
+        kind = _kind(check.verdict)
         what = "<br>".join(escape(line) for line in check.what.splitlines())
-        error = f"{check.error:.1e} of {check.limit:.0e}" if check.error is not None else ""
+        numbers = check.error is not None and check.limit is not None
+        error = f"{check.error:.1e} of {check.limit:.0e}" if numbers else ""
         yield (
             f'<tr><td class="verdict {kind}">{kind}</td> <td>{escape(check.name)}</td><td>{what}</td>'
             f'<td class="number">{error}</td></tr>'
         )
     yield "</tbody></table>"
+
+
+def _kind(verdict: Verdict) -> str:
+    """A verdict as a word of the page, and its class."""
+    return verdict.value.lower()
+
+
+def _ranges(results: Results) -> Iterator[str]:
+    for name, title in (("ranges", "target"), ("drafter ranges", "drafter")):
+        rows: list[tuple[str, float]] = results.figures.get(name, [])
+        if rows:
+            yield f"<h2>Largest values of the {title}</h2><p>Of each layer, on the tokens that were run.</p>"
+            yield pictures.lying_bars([value for _, value in rows], [place for place, _ in rows], f"Ranges, {title}")
 
 
 def _taps(results: Results) -> Iterator[str]:

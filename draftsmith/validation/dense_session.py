@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.packed_session import CPU, Array
+from draftsmith.validation.ranges import take_ranges
 
 
 class DenseSession:
-    """An export's graph in onnxruntime, its state carried from call to call."""
+    """An export's graph in onnxruntime, its state carried from call to call.
 
-    def __init__(self, graph: Path, batch: int) -> None:
-        self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    Attributes:
+        largest: The largest magnitudes of a graph with ranges, by place.
+    """
+
+    def __init__(self, graph: Path, batch: int, providers: Sequence[str] = CPU) -> None:
+        self.session = ort.InferenceSession(graph, providers=list(providers))
+        self.largest: dict[str, float] = {}
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.length = 0
         self.state = {
@@ -31,6 +38,7 @@ class DenseSession:
         mask = np.ones((len(ids), self.length), np.int64)
         values = self.session.run(None, {"input_ids": ids.astype(np.int64), "attention_mask": mask} | self.state)
         results = dict(zip(self.outputs, values, strict=True))
+        take_ranges(results, self.largest)
         for name in list(results):
             if name.startswith("present"):
                 past = "past_key_values" if name.endswith(("key", "value")) else "past"

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.packed_session import CPU, Array
+from draftsmith.validation.ranges import take_ranges
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,21 @@ class DraftSession:
         mask: The token of rows that are not the anchor.
         window: The runtime's ``sliding_window``; None where the cache grows with the text.
         positions: The most positions that a request will have.
+        providers: onnxruntime's execution providers.
     """
 
     def __init__(
-        self, graph: Path, requests: int, block: int, mask: int, window: int | None, positions: int = 1200
+        self,
+        graph: Path,
+        requests: int,
+        block: int,
+        mask: int,
+        window: int | None,
+        positions: int = 1200,
+        providers: Sequence[str] = CPU,
     ) -> None:
-        self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        self.session = ort.InferenceSession(graph, providers=list(providers))
+        self.largest: dict[str, float] = {}  # the largest magnitudes of a graph with ranges, by place
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.block, self.mask, self.window = block, mask, window
@@ -81,6 +91,7 @@ class DraftSession:
         if "q_row_map" in self.inputs:  # of other tools' graphs: the block row whose query a row gets
             feeds["q_row_map"] = self._query_rows(qkv, cumulative, len(drafted) + extra_slots)
         results = dict(zip(self.outputs, self.session.run(None, feeds | self.caches), strict=True))
+        take_ranges(results, self.largest)
         self.results = results
         for name in self.caches:
             self.caches[name] = results[name.replace("past_key_values", "present")]

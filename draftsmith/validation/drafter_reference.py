@@ -112,11 +112,36 @@ def extend(drafter: ReferenceDrafter, request: Request, taps: Tensor) -> None:
 
 def draft(drafter: ReferenceDrafter, request: Request, anchor: int) -> Lattice:
     """Propose a block after a request's context. Nothing of the block stays in the context."""
-    hidden = block_hidden(drafter, request, anchor)
+    hidden = drafted_hidden(drafter, request, anchor)
+    return scored(drafter, hidden, anchor, candidates(drafter, hidden))
+
+
+def drafted_hidden(drafter: ReferenceDrafter, request: Request, anchor: int) -> Tensor:
+    """The rows of a block that predict, ``[drafts, hidden]``."""
+    hidden, variant = block_hidden(drafter, request, anchor), drafter.config.variant
+    return hidden if isinstance(variant, DSpark) and variant.anchor_predicts else hidden[1:]
+
+
+def all_logits(drafter: ReferenceDrafter, hidden: Tensor) -> Tensor:
+    """The head's logits by the target's ids, ``[drafts, vocab]``; minus infinity where the head has no such token."""
+    logits = hidden @ drafter.head.T
+    if "d2t" not in drafter.weights:
+        return logits
+    whole = torch.full((len(logits), drafter.config.vocab_size), -torch.inf)
+    whole[:, torch.arange(logits.shape[-1]) + drafter.weights["d2t"]] = logits
+    return whole
+
+
+def candidates(drafter: ReferenceDrafter, hidden: Tensor) -> Tensor:
+    """The likeliest tokens of each row, ``[drafts, top k]``."""
+    rows = (hidden @ drafter.head.T).topk(drafter.config.top_k, dim=-1).indices
+    return rows + drafter.weights["d2t"][rows] if "d2t" in drafter.weights else rows
+
+
+def scored(drafter: ReferenceDrafter, hidden: Tensor, anchor: int, ids: Tensor) -> Lattice:
+    """Candidates ``[drafts, top k]`` with the scores of each pair of neighbours."""
     config = drafter.config
-    drafted = hidden if isinstance(config.variant, DSpark) and config.variant.anchor_predicts else hidden[1:]
-    unary, rows = (drafted @ drafter.head.T).topk(config.top_k, dim=-1)
-    ids = rows + drafter.weights["d2t"][rows] if "d2t" in drafter.weights else rows
+    unary = all_logits(drafter, hidden).gather(1, ids)
     previous = torch.cat([torch.full((1, config.top_k), anchor), ids[:-1]])
     if isinstance(config.variant, DFlash | DFlash2):
         if config.variant.output_multiplier is not None:
@@ -126,10 +151,20 @@ def draft(drafter: ReferenceDrafter, request: Request, anchor: int) -> Lattice:
             unary = cap * torch.tanh(unary / cap)
     pairs = torch.zeros(len(ids), config.top_k, config.top_k)
     if isinstance(config.variant, DFlash2):
-        pairs = _selector(drafter, drafted, previous, ids)
+        pairs = _selector(drafter, hidden, previous, ids)
     elif isinstance(config.variant, DSpark) and config.variant.markov_rank:
-        pairs = _markov(drafter, config.variant, drafted, previous, rows)
+        pairs = _markov(drafter, config.variant, hidden, previous, _head_rows(drafter, ids))
     return Lattice(ids, unary[:, None, :] + pairs)
+
+
+def _head_rows(drafter: ReferenceDrafter, ids: Tensor) -> Tensor:
+    """The rows of the head that stand for some of the target's ids."""
+    if "d2t" not in drafter.weights:
+        return ids
+    shift = drafter.weights["d2t"]
+    rows = torch.zeros(drafter.config.vocab_size, dtype=torch.int64)
+    rows[torch.arange(len(shift)) + shift] = torch.arange(len(shift))
+    return rows[ids]
 
 
 def block_hidden(drafter: ReferenceDrafter, request: Request, anchor: int) -> Tensor:

@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from draftsmith.validation.ranges import take_ranges
+
+CPU = ("CPUExecutionProvider",)
+
 Array = np.ndarray[Any, Any]
 
 
 class PackedSession:
-    """Several requests over one pool of pages. Pages are handed out in a shuffled order, and hold garbage at first."""
+    """Several requests over one pool of pages. Pages are handed out in a shuffled order, and hold garbage at first.
 
-    def __init__(self, graph: Path, requests: int, pages: int = 12, page: int = 256) -> None:
-        self.session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    Attributes:
+        largest: The largest magnitudes of a graph with ranges, by place.
+    """
+
+    def __init__(
+        self, graph: Path, requests: int, pages: int = 12, page: int = 256, providers: Sequence[str] = CPU
+    ) -> None:
+        self.session = ort.InferenceSession(graph, providers=list(providers))
+        self.largest: dict[str, float] = {}
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [output.name for output in self.session.get_outputs()]
         rng = np.random.default_rng(0)
@@ -54,6 +65,7 @@ class PackedSession:
             feeds["state_update_capture_count"] = np.zeros(len(rows), np.int32)
             feeds["state_update_active"] = np.zeros(1, np.int32)
         results = dict(zip(self.outputs, self.session.run(None, feeds | self.state), strict=True))
+        take_ranges(results, self.largest)
         self.past = total
         return self._split(results, cumulative, len(rows))
 

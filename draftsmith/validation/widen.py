@@ -2,11 +2,13 @@
 
 Paged attention, which the CPU has no kernel for at all, is put in its place as a function of standard operators.
 Values are only widened, never changed: what the copy computes is what the export's weights mean, without the rounding
-of 16-bit activations. Nothing of the export itself is touched.
+of 16-bit activations. Nothing of the export itself is touched, nothing outside the copy is written, and nothing of the
+export is run but its graphs: of the configuration only what the runtime needs for them goes along.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -15,11 +17,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
 from draftsmith.validation.paged import lower_graph
+from genai_config.sections import BlockDrafter, Decoder
+from onnxkit.json_object import load_json
 
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 F32 = ir.DataType.FLOAT
 
+_SECTIONS = ("decoder", "dflash2", "dspark")  # of the configuration, each with a graph
 _BATCH = 4  # requests at once, at the most: a drafter's cache is allocated for all of them
 
 
@@ -31,8 +37,11 @@ def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
         copy: A folder to write; it must not exist.
         num_blocks: Packed: pages of all caches, which a GPU's memory would tell.
     """
-    shutil.copytree(export, copy, ignore=shutil.ignore_patterns("*.data"))
-    config = json.loads((copy / "genai_config.json").read_text(encoding="utf-8"))
+    copy.mkdir(parents=True)
+    for name in (*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG):
+        if (export / name).is_file():
+            shutil.copyfile(export / name, copy / name)
+    config = needed_config(load_json(export / "genai_config.json"))
     _lower_config(config, num_blocks)
     (copy / "genai_config.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
     for section in _graph_sections(config):
@@ -43,22 +52,57 @@ def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
         ir.save(model, copy / name, external_data=f"{name}.data")
 
 
+# Keys of the configuration that a run of the graphs needs. All others could name files elsewhere, libraries, other models.
+_MODEL = {"type", "vocab_size", "context_length"}
+_GRAPH = {f.name for kind in (Decoder, BlockDrafter) for f in dataclasses.fields(kind)}
+_GRAPH |= {"sliding_window", "layer_types", "conv_cache_size"}
+_GRAPH |= {"sampled_proposal", "independent_sampling", "sampling_temperature", "sampling_top_p", "sampling_min_p"}
+_TOP = {"model", "search", "engine", "speculative"}
+
+
+def needed_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What a run of the graphs needs of a configuration.
+
+    Raises:
+        ValueError: A graph's file name is a path.
+    """
+    needed = {key: value for key, value in config.items() if key in _TOP}
+    model = config["model"]
+    sections = {key: model[key] for key in _SECTIONS if key in model}
+    plain = {key: value for key, value in model.items() if key in _MODEL or key.endswith("_token_id")}
+    needed["model"] = plain | {name: {k: v for k, v in s.items() if k in _GRAPH} for name, s in sections.items()}
+    for section in sections.values():
+        if Path(section["filename"]).name != section["filename"]:
+            raise ValueError(f"filename {section['filename']!r} is not the name of a file of the folder")
+    return needed
+
+
+def dropped_keys(config: dict[str, Any]) -> list[str]:
+    """The parts of a configuration that are not run: further models, settings of theirs."""
+    kept, sections = needed_config(config), _SECTIONS
+    names = [key for key in config if key not in kept]
+    names += [f"model.{key}" for key in config["model"] if key not in kept["model"]]
+    for name in sections:
+        names += [f"model.{name}.{key}" for key in config["model"].get(name, {}) if key not in _GRAPH]
+    return names
+
+
 def _graph_sections(config: dict[str, Any]) -> list[dict[str, Any]]:
     """The sections of the configuration that name a graph: the decoder's, and a drafter's where there is one."""
-    return [section for key, section in config["model"].items() if key in ("decoder", "dflash2", "dspark")]
+    return [config["model"][key] for key in _SECTIONS if key in config["model"]]
 
 
 def _lower_config(config: dict[str, Any], num_blocks: int) -> None:
     """No GPU: no provider, no share of its memory, no tensors shared on it, no cache allocated at full length."""
     for section in _graph_sections(config):
-        section["session_options"]["provider_options"] = []
+        section["session_options"] = {"log_id": "draftsmith", "provider_options": []}
         section.pop("shared_initializers", None)
-    config["search"]["past_present_share_buffer"] = False
+    config.setdefault("search", {})["past_present_share_buffer"] = False
     if "engine" in config:
         batching = config["engine"]["dynamic_batching"]
         batching.pop("gpu_utilization_factor", None)
         batching["num_blocks"] = num_blocks
-        batching["max_batch_size"] = min(batching["max_batch_size"], _BATCH)
+        batching["max_batch_size"] = min(batching.get("max_batch_size", _BATCH), _BATCH)
 
 
 def widen_graph(graph: ir.Graph) -> None:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from draftsmith.verify.machine import MachineError, no_machine_trouble
+
 
 class Verdict(Enum):
-    """How a check ended."""
+    """How a check ended, and how a proof as a whole did. Incomplete: nothing is wrong, not everything was compared."""
 
     PASSED = "passed"
+    INCOMPLETE = "incomplete"
     FAILED = "FAILED"
-    SKIPPED = "skipped"
+
+
+@dataclass
+class Worst:
+    """The largest of some differences. What is not a number is the largest of all; no difference is no proof.
+
+    Attributes:
+        value: The largest so far; None where nothing was compared.
+    """
+
+    value: float | None = None
+
+    def add(self, error: float) -> None:
+        """Note a difference."""
+        error = error if math.isfinite(error) else math.inf
+        self.value = error if self.value is None else max(self.value, error)
 
 
 @dataclass(frozen=True)
@@ -23,7 +44,7 @@ class Check:
 
     Attributes:
         name: Its short name.
-        what: What was compared with what; where it failed or was skipped, why.
+        what: What was compared with what; where it failed or could not be done, why.
         verdict: How it ended.
         error: The largest difference, where numbers were compared.
         limit: The largest that passes.
@@ -38,9 +59,8 @@ class Check:
     def __str__(self) -> str:
         numbers = f"  {self.error:.1e} of {self.limit:.0e}" if self.error is not None and self.limit is not None else ""
         first, *rest = self.what.splitlines() or [""]
-        return "\n".join(
-            [f"{self.verdict.value:<7}  {self.name}: {first}{numbers}", *(f"         {line}" for line in rest)]
-        )
+        lines = [f"{self.verdict.value:<10}  {self.name}: {first}{numbers}", *(f"            {line}" for line in rest)]
+        return "\n".join(map(_printable, lines))
 
     def as_json(self) -> dict[str, Any]:
         """The check for a JSON file."""
@@ -67,25 +87,43 @@ class Results:
         self.tell(check)
         return check
 
-    def compared(self, name: str, what: str, error: float, limit: float) -> Check:
-        """Note a comparison of numbers. What is not a number is a failure, too."""
-        verdict = Verdict.PASSED if error <= limit else Verdict.FAILED
-        return self.add(Check(name, what, verdict, error, limit))
+    def compared(self, name: str, what: str, worst: Worst, limit: float) -> Check:
+        """Note a comparison of numbers. It fails where one is not a number, and where there were none."""
+        if worst.value is None:
+            return self.add(Check(name, f"nothing was compared: {what}", Verdict.FAILED))
+        verdict = Verdict.PASSED if worst.value <= limit else Verdict.FAILED
+        return self.add(Check(name, what, verdict, worst.value, limit))
 
-    def stated(self, name: str, what: str, faults: list[str]) -> Check:
-        """Note a check that has no number: it passes where there are no faults."""
+    def stated(self, name: str, what: str, faults: Sequence[str], count: int | None = None) -> Check:
+        """Note a check that has no number: it passes where there are no faults.
+
+        Args:
+            name: The check.
+            what: What was compared.
+            faults: What is wrong, a line each.
+            count: How many things were compared; with none it fails.
+        """
+        if count == 0:
+            faults = ["nothing was compared", *faults]
         verdict = Verdict.FAILED if faults else Verdict.PASSED
         return self.add(Check(name, "\n".join([what, *faults]), verdict))
 
-    def skipped(self, name: str, why: str) -> None:
-        """Note a check that could not be done."""
-        self.add(Check(name, why, Verdict.SKIPPED))
+    def incomplete(self, name: str, why: str) -> None:
+        """Note a check that could not be done, or not in full."""
+        self.add(Check(name, why, Verdict.INCOMPLETE))
 
     @contextmanager
     def guarded(self, name: str) -> Iterator[None]:
-        """Within it, an error of the runtime or of what is compared is a failure of the check, not the end."""
+        """Within it, an error of the runtime or of what is compared is a failure of the check, not the end.
+
+        Raises:
+            MachineError: The machine is at fault, which says nothing of the export.
+        """
         try:
-            yield
+            with no_machine_trouble():
+                yield
+        except MachineError:
+            raise
         except Exception as error:  # a broken export can break anything that touches it
             text = str(error).strip().splitlines() or [type(error).__name__]
             self.add(Check(name, f"stopped: {text[0][:300]}", Verdict.FAILED))
@@ -95,7 +133,37 @@ class Results:
         """The checks that failed."""
         return [check for check in self.checks if check.verdict is Verdict.FAILED]
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the whole: the worst of all checks'. Where there was none, nothing is proved."""
+        found = {check.verdict for check in self.checks}
+        if not found:
+            return Verdict.INCOMPLETE
+        return next(v for v in (Verdict.FAILED, Verdict.INCOMPLETE, Verdict.PASSED) if v in found)
+
     def summary(self) -> str:
-        """One line."""
+        """How many checks ended how."""
         counts = {verdict: sum(check.verdict is verdict for check in self.checks) for verdict in Verdict}
         return ", ".join(f"{count} {verdict.value.lower()}" for verdict, count in counts.items() if count)
+
+
+SENTENCES = {
+    Verdict.PASSED: "The export passes: everything was compared, and nothing differs",
+    Verdict.INCOMPLETE: "The proof is incomplete: nothing differs, but not everything was compared",
+    Verdict.FAILED: "The export fails",
+}
+
+_COLOURS = {Verdict.PASSED: 32, Verdict.INCOMPLETE: 33, Verdict.FAILED: 31}
+
+
+def coloured(text: str, verdict: Verdict) -> str:
+    """A text whose first word has its verdict's colour, where a terminal shows it (and NO_COLOR is not set)."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    word, separator, rest = text.partition(" ")
+    return f"\x1b[{_COLOURS[verdict]}m{word}\x1b[0m{separator}{rest}"
+
+
+def _printable(line: str) -> str:
+    """A line without control characters: names come from files that others wrote."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -16,33 +16,35 @@ from draftsmith.validation.draft_session import DraftSession, Turn
 from draftsmith.validation.drafter_reference import (
     ReferenceDrafter,
     Request,
-    block_hidden,
+    all_logits,
+    candidates,
     convolved,
-    draft,
+    drafted_hidden,
     extend,
+    scored,
 )
 from draftsmith.validation.packed_session import Array
-from draftsmith.verify.checks import Results
-from draftsmith.verify.folder import ExportFolder, Graph
+from draftsmith.validation.ranges import with_ranges
+from draftsmith.verify.checks import Results, Worst
+from draftsmith.verify.folder import ExportFolder
+from draftsmith.verify.running import Running
 from draftsmith.verify.sources import DrafterSource, Target
-from draftsmith.verify.target import LIMIT, random_ids, relative
+from draftsmith.verify.target import activation_type, random_ids, relative, tell_ranges
 
-# New context rows of two requests in each run; between runs a part of the drafts was accepted.
-_STEPS = [(300, 9), (3, 8), (1, 5), (8, 1)]
+# New context rows of two requests in each run, as many as fit; between runs a part of the drafts was accepted.
+_LENGTH, _FIRST, _NEXT = 330, (300, 9), [(3, 8), (1, 5), (8, 1)]
+_SHORTEST = 16
 
 
 @dataclass
 class _Errors:
     """The largest differences so far, and how many candidates were compared and differ."""
 
-    scores: float = 0.0
+    limit: float
+    scores: Worst = field(default_factory=Worst)
     candidates: int = 0
     different: int = 0
-    parts: dict[str, float] = field(default_factory=dict)
-
-    def part(self, name: str, error: float) -> None:
-        """Note the difference of one part."""
-        self.parts[name] = max(self.parts.get(name, 0.0), error)
+    parts: dict[str, Worst] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,37 +58,57 @@ class _Probe:
     output: str
 
 
-def check_drafter(export: ExportFolder, low: Path, target: Target, source: DrafterSource, results: Results) -> None:
-    """Candidates and scores over several runs, the convolutions and the head by themselves."""
+def check_drafter(
+    export: ExportFolder, running: Running, target: Target, source: DrafterSource, results: Results
+) -> None:
+    """Candidates and scores over several runs, the convolutions and the head by themselves, the range of its values."""
     graph = export.drafter
     assert graph is not None
+    if export.context < _SHORTEST:
+        results.incomplete("drafter scores", f"not compared: a context of {export.context} has no room for the runs")
+        return
     reference = source.reference(target)
-    path, probes = _with_probes(low / graph.path.name, reference)
-    errors = _run(path, probes, graph, reference, target, source)
+    dtype = activation_type(graph)
+    ranged = with_ranges(running.folder / graph.path.name, graph.model.graph, dtype)
+    path, probes = _with_probes(ranged, reference)
+    errors, largest = _run(path, probes, export, running, reference, target, source)
     what = f"of {errors.candidates} candidates, {errors.different} differ from the reference's"
-    results.stated("drafter candidates", what, ["ids must be equal"] if errors.different else [])
+    faults = ["ids must be equal"] if errors.different else []
+    results.stated("drafter candidates", what, faults, errors.candidates)
     what = "every pair of neighbouring candidates, two requests, four runs"
-    results.compared("drafter scores", what, errors.scores, LIMIT)
+    results.compared("drafter scores", what, errors.scores, running.limit)
+    tell_ranges("drafter ranges", dtype, largest, results)
     parts = {"head": "hidden states times the target's head"}
     if isinstance(source.config.variant, DFlash2):
         parts["convolution"] = "each row of each block, both sides, from the graph's own inputs"
     for part, title in parts.items():
         if part in errors.parts:
-            results.compared(f"drafter {part}", title, errors.parts[part], LIMIT)
+            results.compared(f"drafter {part}", title, errors.parts[part], running.limit)
         else:
-            results.skipped(f"drafter {part}", "not found in this graph")
+            results.incomplete(f"drafter {part}", "not compared by itself: not found in this graph")
 
 
 def _run(
-    path: Path, probes: list[_Probe], graph: Graph, reference: ReferenceDrafter, target: Target, source: DrafterSource
-) -> _Errors:
-    config, errors = source.config, _Errors()
-    ring = graph.section.get("sliding_window", -1)
-    session = DraftSession(path, 2, config.block_size, config.mask_token_id, ring if ring > 0 else None)
+    path: Path,
+    probes: list[_Probe],
+    export: ExportFolder,
+    running: Running,
+    reference: ReferenceDrafter,
+    target: Target,
+    source: DrafterSource,
+) -> tuple[_Errors, dict[str, float]]:
+    assert export.drafter is not None
+    config, errors = source.config, _Errors(running.limit)
+    ring = export.drafter.section.get("sliding_window", -1)
+    window = ring if ring > 0 else None
+    session = DraftSession(
+        path, 2, config.block_size, config.mask_token_id, window, providers=running.providers
+    )
     requests = [Request(), Request()]
-    sequences = [target.expected(random_ids(target.config.vocab_size, seed, 330)) for seed in (5, 6)]
+    length = min(_LENGTH, export.context)
+    sequences = [target.expected(random_ids(target.config.vocab_size, seed, length)) for seed in (5, 6)]
     taps = [np.concatenate([sequence.streams[tap] for tap in config.taps], axis=-1) for sequence in sequences]
-    for counts in _STEPS:
+    for counts in _steps(length):
         turns = [
             Turn(rows[request.length : request.length + count], int(sequence.ids[request.length + count]))
             for request, sequence, rows, count in zip(requests, sequences, taps, counts, strict=True)
@@ -96,33 +118,36 @@ def _run(
             assert result is not None and turn.anchor is not None
             _compare(reference, request, turn.anchor, result, errors)
         _compare_parts(reference, probes, session.results, errors)
-    return errors
+    return errors, session.largest
+
+
+def _steps(length: int) -> list[tuple[int, int]]:
+    """The context rows of each run, so that an anchor is left of ``length`` tokens."""
+    later = [sum(counts) for counts in zip(*_NEXT, strict=True)]
+    first = [min(most, length - 1 - rest) for most, rest in zip(_FIRST, later, strict=True)]
+    return [(first[0], first[1]), *_NEXT]
 
 
 def _compare(
     reference: ReferenceDrafter, request: Request, anchor: int, result: tuple[Array, Array], errors: _Errors
 ) -> None:
-    lattice = draft(reference, request, anchor)
+    """Candidates against the reference's; scores of the graph's own candidates, for of equally good ones either do."""
+    hidden = drafted_hidden(reference, request, anchor)
+    wanted = candidates(reference, hidden).numpy()
     ids, scores = result
-    wanted = lattice.ids.numpy()
     errors.candidates += wanted.size
-    if ids.shape != wanted.shape:
-        errors.different += wanted.size
-        errors.scores = float("inf")
-        return
-    hidden = block_hidden(reference, request, anchor)[-len(wanted) :]
-    logits = (hidden @ reference.head.T).numpy()
-    if "d2t" in reference.weights:  # rows of the head are a part of the target's vocabulary
-        rows = np.arange(logits.shape[-1]) + reference.weights["d2t"].numpy()
-        logits, part = np.full((len(logits), reference.config.vocab_size), -np.inf, np.float32), logits
-        logits[:, rows] = part
+    logits = all_logits(reference, hidden).numpy()
     valid = (ids >= 0) & (ids < logits.shape[-1])
-    chosen = np.take_along_axis(logits, ids.clip(0, logits.shape[-1] - 1), -1)
-    gap = np.abs(chosen - np.take_along_axis(logits, wanted, -1))  # of equally good ones either may be named
+    if ids.shape != wanted.shape or not valid.all():
+        errors.different += wanted.size if ids.shape != wanted.shape else int((~valid).sum())
+        errors.scores.add(float("inf"))
+        return
+    chosen = np.take_along_axis(logits, ids, -1)
+    gap = np.abs(chosen - np.take_along_axis(logits, wanted, -1))
     most = np.abs(logits[np.isfinite(logits)]).max()
-    errors.different += int((~valid | ((ids != wanted) & ~(gap <= LIMIT * most))).sum())
-    if (ids == wanted).all():
-        errors.scores = max(errors.scores, relative(scores, lattice.scores.numpy()))
+    twice = [len(set(row)) < len(row) for row in ids.tolist()]
+    errors.different += int(((ids != wanted) & ~(gap <= errors.limit * most)).sum()) + sum(twice)
+    errors.scores.add(relative(scores, scored(reference, hidden, anchor, torch.from_numpy(ids.astype(np.int64))).scores.numpy()))
 
 
 def _compare_parts(
@@ -137,7 +162,7 @@ def _compare_parts(
         else:
             blocks = zip(*(chunks(x, block) for x in inputs), strict=True)
             wanted = torch.cat([convolved(reference, probe.layer, probe.side, u, x) for u, x in blocks])
-        errors.part(probe.part, relative(values[probe.output], wanted.numpy()))
+        errors.parts.setdefault(probe.part, Worst()).add(relative(values[probe.output], wanted.numpy()))
 
 
 def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ import torch
 from draftsmith.validation.engine import EngineRun, run_engine
 from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder
+from draftsmith.verify.running import Running
 from draftsmith.verify.sources import Target
 from draftsmith.verify.target import random_ids
 
@@ -21,23 +22,26 @@ COUNT = 24
 # A text of each kind that the tiny pair was trained on; other models take them as well as any.
 TEXTS = ("Ada found the", "def mended_", '{"name": "')
 
-_TIE = 1e-4  # logits that are no further apart may be chosen either way
-
-
-def check_runtime(export: ExportFolder, low: Path, target: Target | None, results: Results) -> None:
+def check_runtime(export: ExportFolder, running: Running, target: Target | None, results: Results) -> None:
     """Decode some prompts greedily in the Engine (packed) or the Generator (dense)."""
-    prompts = _prompts(export, low)
-    if not export.packed:
-        tokens = [_generate(low, prompt) for prompt in prompts]
-        _against_transformers("Generator", prompts, tokens, target, results)
+    name = "Engine" if export.packed else "Generator"
+    count = min(COUNT, export.context // 2)
+    if count == 0:
+        results.incomplete(name, f"not run: a context of {export.context} has no room for a prompt and a token")
         return
-    run = run_engine(low, prompts, COUNT)
+    prompts = _prompts(export, running.folder, export.context - count)
+    if not export.packed:
+        tokens = [_generate(running.folder, prompt, count) for prompt in prompts]
+        _against_transformers(name, prompts, tokens, target, running.tie, results)
+        return
+    run = run_engine(running.folder, prompts, count)
     if export.drafter:
         _check_drafts(run, results)
-        alone = run_engine(without_drafter(low), prompts, COUNT)
+        alone = run_engine(without_drafter(running.folder, running.work / "alone"), prompts, count)
         faults = _first_difference(prompts, run.tokens, alone.tokens)
-        results.stated("Engine with drafts", f"{_amount(run.tokens)} equal to those without drafts", faults)
-    _against_transformers("Engine", prompts, run.tokens, target, results)
+        amount = sum(map(len, run.tokens))
+        results.stated("Engine with drafts", f"{_amount(run.tokens)} equal to those without drafts", faults, amount)
+    _against_transformers(name, prompts, run.tokens, target, running.tie, results)
 
 
 def _check_drafts(run: EngineRun, results: Results) -> None:
@@ -47,34 +51,32 @@ def _check_drafts(run: EngineRun, results: Results) -> None:
     results.figures["engine"] = {"proposed": proposed, "accepted": accepted, "histogram": run.accepted_lengths()}
 
 
-def _prompts(export: ExportFolder, low: Path) -> list[list[int]]:
+def _prompts(export: ExportFolder, folder: Path, longest: int) -> list[list[int]]:
     """Texts, where the export has a tokenizer, and ids from anywhere in the vocabulary, beyond a page of 256."""
     vocab = export.config["model"]["vocab_size"]
     texts: list[list[int]] = []
-    if (low / "tokenizer.json").is_file():
-        tokenizer = og.Tokenizer(og.Model(og.Config(str(low))))
-        texts = [tokenizer.encode(text).tolist() for text in TEXTS]
-    longest = export.config["model"]["context_length"] - COUNT - 16
-    return [*texts, random_ids(vocab, 7, min(270, longest)).tolist(), random_ids(vocab, 8, min(11, longest)).tolist()]
+    if (folder / "tokenizer.json").is_file():
+        tokenizer = og.Tokenizer(og.Model(og.Config(str(folder))))
+        texts = [tokenizer.encode(text).tolist()[:longest] for text in TEXTS]
+    return [*texts, *(random_ids(vocab, seed, min(length, longest)).tolist() for seed, length in ((7, 270), (8, 11)))]
 
 
-def without_drafter(low: Path) -> Path:
-    """A copy of the lowered export that has no drafter."""
-    copy = low.with_name(f"{low.name}-alone")
+def without_drafter(low: Path, copy: Path) -> Path:
+    """A copy of a lowered export that has no drafter, in a folder that does not exist yet."""
     copy.mkdir()
     config: dict[str, Any] = json.loads((low / CONFIG).read_text(encoding="utf-8"))
     for role in DRAFTERS:
         config["model"].pop(role, None)
     for path in low.iterdir():
-        if path.is_file() and path.name != CONFIG and not path.name.startswith((*DRAFTERS, "probed")):
+        if path.is_file() and path.name != CONFIG and not path.name.startswith((*DRAFTERS, "probed-", "ranges-")):
             (copy / path.name).hardlink_to(path)
     (copy / CONFIG).write_text(json.dumps(config), encoding="utf-8")
     return copy
 
 
-def _generate(low: Path, prompt: list[int]) -> list[int]:
+def _generate(low: Path, prompt: list[int], count: int) -> list[int]:
     parameters = og.GeneratorParams(model := og.Model(str(low)))
-    parameters.set_search_options(max_length=len(prompt) + COUNT, batch_size=1, do_sample=False)
+    parameters.set_search_options(max_length=len(prompt) + count, batch_size=1, do_sample=False)
     generator = og.Generator(model, parameters)
     generator.append_tokens(np.array(prompt, np.int32))
     while not generator.is_done():
@@ -84,12 +86,17 @@ def _generate(low: Path, prompt: list[int]) -> list[int]:
 
 
 def _against_transformers(
-    name: str, prompts: list[list[int]], tokens: list[list[int]], target: Target | None, results: Results
+    name: str,
+    prompts: list[list[int]],
+    tokens: list[list[int]],
+    target: Target | None,
+    tie: float,
+    results: Results,
 ) -> None:
     """Each token must be transformers' likeliest after the ones before it; one pass over a text tells."""
     title = f"{name} and transformers"
     if target is None:
-        results.skipped(title, "the target's checkpoint is not given (--target)")
+        results.incomplete(title, "not compared: the target's checkpoint is not given (--target)")
         return
     faults = []
     for prompt, text in zip(prompts, tokens, strict=True):
@@ -97,13 +104,13 @@ def _against_transformers(
             logits = target.model(input_ids=torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
         best = logits.max(dim=-1)
         chosen = logits.gather(1, torch.tensor(text)[:, None])[:, 0] if text else best.values
-        wrong = torch.nonzero(best.values - chosen > _TIE)
+        wrong = torch.nonzero(~(best.values - chosen <= tie))
         if len(wrong):
             at = int(wrong[0])
             faults.append(f"after {len(prompt)} + {at} tokens: {text[at]}, transformers has {int(best.indices[at])}")
         if not text:
             faults.append(f"after {len(prompt)} tokens: nothing")
-    results.stated(title, f"{_amount(tokens)} equal to transformers' greedy ones", faults)
+    results.stated(title, f"{_amount(tokens)} equal to transformers' greedy ones", faults, sum(map(len, tokens)))
 
 
 def _first_difference(prompts: list[list[int]], first: list[list[int]], second: list[list[int]]) -> list[str]:

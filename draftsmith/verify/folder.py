@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from builder.output import MANIFEST
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
+from onnxkit.weights.save import PRODUCER
 
 CONFIG = "genai_config.json"
 DRAFTERS = ("dflash2", "dspark")
@@ -53,12 +55,14 @@ class ExportFolder:
         config: ``genai_config.json``.
         decoder: The target's graph.
         drafter: The drafter's, where there is one.
+        manifest: ``draftsmith.json``, where there is one of this tool.
     """
 
     path: Path
     config: dict[str, Any]
     decoder: Graph
     drafter: Graph | None
+    manifest: JsonObject | None = None
 
     @property
     def graphs(self) -> list[Graph]:
@@ -78,18 +82,28 @@ class ExportFolder:
     @property
     def asked_taps(self) -> tuple[int, ...]:
         """The taps that the export was asked for, as this tool's own list of files tells; empty where it does not."""
-        manifest = self.path / MANIFEST
-        if not manifest.is_file():
-            return ()
-        options = load_json(manifest).get("options", {})
-        return tuple(options.get("aux_hidden_state_layers", ()))
+        return tuple(self.options.get("aux_hidden_state_layers") or ())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that the export was made with, as its own list of files tells; empty where it does not."""
+        options = self.manifest.data.get("options") if self.manifest else None
+        return options if isinstance(options, dict) else {}
+
+    @property
+    def context(self) -> int:
+        """The most positions that a request may have."""
+        length = self.config["model"].get("context_length")
+        return length if isinstance(length, int) and length > 0 else 0
 
 
 def open_export(path: Path) -> ExportFolder:
     """Open an export.
 
+    Nothing but plain files of the folder is opened: a name that leads outside is refused, and so is a link that does.
+
     Raises:
-        ExportError: The folder is none, or its configuration or a graph that it names is missing or damaged.
+        ExportError: The folder is none, or its configuration or a graph that it names is missing, damaged or outside.
     """
     if not path.is_dir() or not (path / CONFIG).is_file():
         raise ExportError(
@@ -99,16 +113,56 @@ def open_export(path: Path) -> ExportFolder:
             accepted=f"a folder with {CONFIG}, as python -m builder writes it",
             fix="Check the path, or export first.",
         )
-    config = load_json(path / CONFIG)
+    for entry in sorted(path.iterdir()):
+        _check_link(path, entry)
+    config = load_json(path / CONFIG, once=True)
     model = JsonObject(config, str(path / CONFIG)).section("model")
     decoder = _graph(path, model, "decoder")
     named = [role for role in DRAFTERS if role in model]
-    return ExportFolder(path, config, decoder, _graph(path, model, named[0]) if named else None)
+    drafter = _graph(path, model, named[0]) if named else None
+    return ExportFolder(path, config, decoder, drafter, _manifest(path))
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is that of a file in the folder itself, and not a path."""
+    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+
+
+def _check_link(folder: Path, entry: Path) -> None:
+    """Links may lead within the folder, and into the files of a Hub's cache, whose snapshots are made of them."""
+    if not entry.is_symlink():
+        return
+    real, home = Path(os.path.realpath(entry)), Path(os.path.realpath(folder))
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
+    if home not in real.parents and real.parent != blobs:
+        raise ExportError(
+            "A link leads out of the export.",
+            where=entry,
+            found=f"a link to {real}",
+            accepted="files, and links within the folder (or into the blobs of the Hub's cache)",
+            fix="Put the file itself in its place, if you know what it is.",
+        )
+
+
+def _manifest(path: Path) -> JsonObject | None:
+    """``draftsmith.json``, where it is this tool's."""
+    if not (path / MANIFEST).is_file():
+        return None
+    manifest = JsonObject(load_json(path / MANIFEST), MANIFEST)
+    return manifest if manifest.data.get("tool") == PRODUCER else None
 
 
 def _graph(path: Path, model: JsonObject, role: str) -> Graph:
     section = model.section(role)
     name = section.string("filename")
+    if not is_plain(name):
+        raise ExportError(
+            "The configuration names a file outside the folder.",
+            where=section.place("filename"),
+            found=repr(name),
+            accepted="the plain name of a file of the folder",
+            fix="Put the graph and its data into the folder, and name it without a path.",
+        )
     file = path / name
     if not file.is_file():
         raise ExportError(

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as ir
+
 from draftsmith.validation.reference import operator_epsilon
-from draftsmith.validation.widen import widen
+from draftsmith.validation.widen import dropped_keys, widen
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import check_contract
 from draftsmith.verify.drafter import check_drafter
 from draftsmith.verify.engine import check_runtime
-from draftsmith.verify.files import check_files
+from draftsmith.verify.files import LOW, check_files
 from draftsmith.verify.folder import ExportFolder, open_export
+from draftsmith.verify.machine import check_memory, check_room, no_machine_trouble
+from draftsmith.verify.planned import check_planned
+from draftsmith.verify.running import Running
 from draftsmith.verify.sources import (
     DrafterSource,
     Target,
@@ -23,97 +32,172 @@ from draftsmith.verify.sources import (
     open_target,
 )
 from draftsmith.verify.target import check_target
+from onnxkit.weights.checkpoint import Checkpoint
 
 
-def verify(folder: Path, target_folder: Path | None, drafter_folder: Path | None, results: Results) -> ExportFolder:
+@dataclass(frozen=True)
+class Proof:
+    """What is proved, beside what it was made from (where that is given), and where the checks go.
+
+    ``readable`` tells whether every tensor lies inside its file, so that checks may read them.
+    """
+
+    export: ExportFolder
+    target: Target | None
+    drafter: DrafterSource | None
+    results: Results
+    readable: bool = True
+
+
+def verify(
+    folder: Path, target_folder: Path | None, drafter_folder: Path | None, results: Results, run: bool = True
+) -> ExportFolder:
     """Check an export; gives it, opened. Its files are not touched: what runs is a lowered copy.
 
     Args:
         folder: The export.
-        target_folder: The checkpoint of its target; without it, comparisons with it are skipped.
+        target_folder: The checkpoint of its target; without it, comparisons with it are left out.
         drafter_folder: The checkpoint of its drafter; the same.
         results: Where the checks go.
+        run: Whether its graphs are run, too; without, only files are compared.
 
     Raises:
-        ExportError: A folder is not what it should be, so that there is nothing to check.
+        ExportError: A folder is not what it should be, so that there is nothing to check, or the machine is at fault.
     """
-    export = open_export(folder)
-    target = open_target(target_folder, export) if target_folder else None
-    drafter = open_drafter(drafter_folder, export.drafter, target) if drafter_folder and export.drafter else None
-    prove(export, target, drafter, results)
+    with no_machine_trouble():
+        export = open_export(folder)
+        target = open_target(target_folder, export) if target_folder else None
+        drafter = open_drafter(drafter_folder, export.drafter, target) if drafter_folder and export.drafter else None
+        if drafter_folder and export.drafter is None:
+            Checkpoint(drafter_folder, "--drafter")  # a folder that is none is a mistake of the request
+            fault = "genai_config.json has no drafter, so nothing was compared with what --drafter names"
+            results.stated("drafter", str(drafter_folder), [fault])
+        prove(export, target, drafter, results, run)
     return export
 
 
-def prove(export: ExportFolder, target: Target | None, drafter: DrafterSource | None, results: Results) -> None:
-    """Check an export that is open, beside what it was made from."""
-    readable = check_files(export, results)
-    check_contract(export, results)
-    _check_sources(export, target, drafter, readable, results)
-    if not readable:
-        results.skipped("numbers", "not every tensor can be read")
+def prove(
+    export: ExportFolder, target: Target | None, drafter: DrafterSource | None, results: Results, run: bool = True
+) -> None:
+    """Check an export that is open, beside what it was made from.
+
+    Raises:
+        ExportError: The machine has no room for it.
+    """
+    if run:
+        _check_machine(export, target)
+    proof = Proof(export, target, drafter, results, check_files(export, results))
+    for name, check in FILE_CHECKS:
+        with results.guarded(name):
+            check(proof)
+    if not proof.readable or not run:
+        results.incomplete("numbers", "not run: " + ("only files were asked for" if proof.readable else "see files"))
         return
-    with tempfile.TemporaryDirectory(prefix="draftsmith-verify-") as work:
-        low = Path(work) / "low"
-        with results.guarded("lowering"):
-            widen(export.path, low)
-        if low.is_dir():
-            _check_numbers(export, low, target, drafter, results)
+    with lowered(proof) as running:
+        for name, numbers in NUMBER_CHECKS if running is not None else ():
+            with results.guarded(name):
+                numbers(proof, running)
 
 
-def _check_sources(
-    export: ExportFolder, target: Target | None, drafter: DrafterSource | None, readable: bool, results: Results
-) -> None:
-    if target is None:
-        results.skipped("target's config.json", "the target's checkpoint is not given (--target)")
+def _check_machine(export: ExportFolder, target: Target | None) -> None:
+    """See that there is room for the copy that runs, and for the reference."""
+    copy = sum(_lowered_bytes(graph.model.graph) for graph in export.graphs)
+    stored = target.checkpoint.tensors.values() if target else ()
+    reference = sum(4 * math.prod(tensor.shape) for tensor in stored)
+    check_room(copy)
+    check_memory(copy + reference)
+
+
+@contextmanager
+def lowered(proof: Proof) -> Iterator[Running | None]:
+    """The copy that runs on the CPU, in float32; None where none can be made, which is then said."""
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftsmith-verify-")))
+        running = None
+        with proof.results.guarded("lowering"):
+            widen(proof.export.path, work / "low")
+            running = Running(work / "low", work)
+        if proof.export.packed:  # a packed graph's own epsilon is the reference's there, too
+            stack.enter_context(operator_epsilon())
+        yield running
+
+
+def _lowered_bytes(graph: ir.Graph) -> int:
+    tensors = [value.const_value for value in graph.initializers.values() if value.const_value is not None]
+    return sum(tensor.nbytes * (2 if tensor.dtype in LOW else 1) for tensor in tensors)
+
+
+# --- the checks, in order ---
+
+
+def _planned(proof: Proof) -> None:
+    check_planned(proof.export, proof.target, proof.drafter, proof.readable, proof.results)
+
+
+def _sources(proof: Proof) -> None:
+    if proof.target is None:
+        proof.results.incomplete("target's config.json", "not compared: its checkpoint is not given (--target)")
     else:
-        with results.guarded("target's config.json"):
-            check_target_source(export, target, results)
-    if export.drafter is None:
+        check_target_source(proof.export, proof.target, proof.results)
+
+
+def _drafter_sources(proof: Proof) -> None:
+    if proof.export.drafter is None:
         return
-    if drafter is None:
-        results.skipped("drafter's config.json", "the drafter's checkpoint is not given (--drafter)")
+    if proof.drafter is None:
+        proof.results.incomplete("drafter's config.json", "not compared: its checkpoint is not given (--drafter)")
     else:
-        with results.guarded("drafter's config.json"):
-            check_drafter_source(export, drafter, results)
-    if target is not None and readable:
-        with results.guarded("shared tensors"):
-            check_shared_bytes(export, target, drafter, results)
+        check_drafter_source(proof.export, proof.drafter, proof.results)
 
 
-def _check_numbers(
-    export: ExportFolder, low: Path, target: Target | None, drafter: DrafterSource | None, results: Results
-) -> None:
-    """The graphs in onnxruntime and in the runtime. A packed graph's own epsilon is the reference's there, too."""
-    if export.packed:
-        with operator_epsilon():
-            _check_graphs(export, low, target, drafter, results)
+def _shared(proof: Proof) -> None:
+    if proof.export.drafter is not None and proof.target is not None and proof.readable:
+        check_shared_bytes(proof.export, proof.target, proof.drafter, proof.results)
+
+
+def _foreign(proof: Proof) -> None:
+    """What stands in the configuration and is not run here."""
+    if left := dropped_keys(proof.export.config):
+        proof.results.incomplete("left out", f"not compared and not run: {', '.join(left)}")
+
+
+def _target(proof: Proof, running: Running) -> None:
+    if proof.target is None:
+        proof.results.incomplete("logits", "not compared: the target's checkpoint is not given (--target)")
     else:
-        _check_graphs(export, low, target, drafter, results)
+        check_target(proof.export, running, proof.target, _taps(proof), proof.results)
 
 
-def _check_graphs(
-    export: ExportFolder, low: Path, target: Target | None, drafter: DrafterSource | None, results: Results
-) -> None:
-    if target is None:
-        results.skipped("logits", "the target's checkpoint is not given (--target)")
+def _drafter(proof: Proof, running: Running) -> None:
+    if proof.export.drafter is None:
+        return
+    if proof.target is None or proof.drafter is None:
+        missing = " and ".join(["--target"] * (proof.target is None) + ["--drafter"] * (proof.drafter is None))
+        proof.results.incomplete("drafter scores", f"not compared: a checkpoint is not given ({missing})")
     else:
-        with results.guarded("logits"):
-            check_target(export, low, target, _taps(export, drafter), results)
-    if export.drafter:
-        if target is None or drafter is None:
-            missing = " and ".join(["--target"] * (target is None) + ["--drafter"] * (drafter is None))
-            results.skipped("drafter scores", f"its checkpoint or the target's is not given ({missing})")
-        else:
-            with results.guarded("drafter scores"):
-                check_drafter(export, low, target, drafter, results)
-    with results.guarded("Engine" if export.packed else "Generator"):
-        check_runtime(export, low, target, results)
+        check_drafter(proof.export, running, proof.target, proof.drafter, proof.results)
 
 
-def _taps(export: ExportFolder, drafter: DrafterSource | None) -> tuple[int, ...]:
+def _taps(proof: Proof) -> tuple[int, ...]:
     """Which layers' streams the taps should be: the drafter's checkpoint knows best."""
-    if drafter is not None:
-        return drafter.config.taps
-    if export.drafter is not None:
-        return tuple(export.drafter.section.get("aux_hidden_state_layers", ()))
-    return export.asked_taps
+    if proof.drafter is not None:
+        return proof.drafter.config.taps
+    if proof.export.drafter is not None:
+        return tuple(proof.export.drafter.section.get("aux_hidden_state_layers", ()))
+    return proof.export.asked_taps
+
+
+# Checks of what lies in the folder, and of what is run. A further one is a line here.
+FILE_CHECKS: list[tuple[str, Callable[[Proof], None]]] = [
+    ("contract", lambda proof: check_contract(proof.export, proof.results)),
+    ("what would be written", _planned),
+    ("target's config.json", _sources),
+    ("drafter's config.json", _drafter_sources),
+    ("shared tensors", _shared),
+    ("left out", _foreign),
+]
+NUMBER_CHECKS: list[tuple[str, Callable[[Proof, Running], None]]] = [
+    ("logits", _target),
+    ("drafter scores", _drafter),
+    ("runtime", lambda proof, running: check_runtime(proof.export, running, proof.target, proof.results)),
+]

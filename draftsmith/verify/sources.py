@@ -231,7 +231,7 @@ def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSou
             expected = target.table(name)
             if tuple(tensor.shape.numpy()) != tuple(expected.shape) or tensor.numpy().tobytes() != _bytes(expected):
                 faults.append(f"{graph.path.name}: {name} is not the checkpoint's")
-    results.stated("shared tensors", f"{compared} tables, byte for byte the checkpoint's", faults)
+    results.stated("shared tensors", f"{compared} tables, byte for byte the checkpoint's", faults, compared)
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -24,7 +24,8 @@ class Transform:
 
 AS_IS = Transform("as it is")
 PLUS_ONE = Transform("1 + w", lambda w: w + np.float32(1))
-NEG_EXP = Transform("-exp(w)", lambda w: -np.exp(w))
+# In float64: rounded to float32 once, it has the same bytes on every machine, which exponentials in float32 have not.
+NEG_EXP = Transform("-exp(w)", lambda w: (-np.exp(w.astype(np.float64))).astype(np.float32))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx_ir as ir
 from tqdm import tqdm
@@ -16,6 +17,9 @@ from onnxkit.weights.parameters import Shared
 
 # Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
 INLINE_BYTES = 256
+
+# What a model file says of who made it.
+PRODUCER = "draftsmith"
 
 # Threads that write. Casting and copying release the interpreter lock; more than a few gain nothing from one disk.
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -55,6 +59,7 @@ def save(
     """
     strip(model.graph)
     check_graph(model.graph)
+    model.producer_name = PRODUCER
     written = 0
 
     def report(tensor: ir.TensorProtocol, _: ir.external_data.CallbackInfo) -> None:
@@ -79,6 +84,33 @@ def save(
         ) from error
     if progress:
         progress(written)
+
+
+class _Hole(ir.LazyTensor):
+    """A tensor that leaves its place in the data file as it is."""
+
+    def __init__(self, tensor: ir.TensorProtocol) -> None:
+        super().__init__(lambda: tensor, tensor.dtype, ir.Shape(list(tensor.shape.numpy())), name=tensor.name)
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Write nothing."""
+
+
+@contextmanager
+def hollow(*models: ir.Model) -> Iterator[None]:
+    """Within it, models are saved without their weights: model files as they will be, data files of holes.
+
+    A file of holes takes no room on the disk, and what would be written can be looked at without writing it.
+    """
+    values = [value for model in models for value in model.graph.initializers.values()]
+    kept = [(v, v.const_value) for v in values if v.const_value is not None and v.const_value.nbytes > INLINE_BYTES]
+    for value, tensor in kept:
+        value.const_value = _Hole(tensor)
+    try:
+        yield
+    finally:
+        for value, tensor in kept:
+            value.const_value = tensor
 
 
 @contextmanager
