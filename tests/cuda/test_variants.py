@@ -1,0 +1,61 @@
+"""Every kind of export on the stand-in device: it loads, all of it on the GPU, and decodes in the Engine with drafts.
+
+Numbers and time cannot be seen so; what can is what the runtime's own host code and its operators' checks say.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cuda.log import Record
+from tests.cuda.nightly import CAPABILITIES, RUNS
+from tests.cuda.stand_in import Device, Run
+from tests.cuda.variants import Variant
+
+# Every how manieth token differs from its draft: some rounds accept all drafts, some a part, some none.
+SOMETIMES = 11
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The export of a variant, for all devices it is run on."""
+    variant: Variant = request.param
+    work = tmp_path_factory.mktemp("variant")
+    yield variant.export(work)
+    shutil.rmtree(work)
+
+
+def host_copies(run: Run) -> list[Record]:
+    """What onnxruntime copies back to the host while it decodes: outputs of a node that is not on the GPU's side."""
+    steps = [step for step in run.steps if step.name.startswith(("step", "target:", "d"))]
+    copies = [record for step in steps for record in step.records if record["op"] == "copy"]
+    return [copy for copy in copies if copy["to"] != "device" and copy["library"].startswith("libonnxruntime_prov")]
+
+
+@pytest.mark.parametrize(("folder", "variant", "capability"), RUNS, indirect=["folder"])
+def test_runs(folder: Path, variant: Variant, capability: int) -> None:
+    device = Device(capability, reject=SOMETIMES)
+    graphs = device.graphs(folder)
+    assert len(graphs.result["graphs"]) == 1 + variant.drafts
+    assert not graphs.refusals
+    engine = device.engine(folder, tokens=TOKENS)
+    assert engine.result["tokens"] == [TOKENS, TOKENS]
+    assert not engine.refusals
+    assert not host_copies(graphs) and not host_copies(engine)
+    assert (engine.result["drafts"] > 0) == variant.drafts
+    if variant.drafts:
+        replays = [record for record in engine.records if "ReplayGatedDeltaNet" in record.get("name", "")]
+        assert replays, "a rejected draft must be taken out of the linear layers' states"
+
+
+@pytest.mark.parametrize(("folder", "variant"), [RUNS[0].values[:2]], indirect=["folder"], ids=["first"])
+def test_a_gpu_without_kernels(folder: Path, variant: Variant) -> None:
+    """The wheel has no code for sm100: the stand-in sees what a kernel was compiled for."""
+    assert 100 not in CAPABILITIES
+    with pytest.raises(Exception, match="cudaErrorNoKernelImageForDevice"):
+        Device(100).graphs(folder)
