@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.cli import Parser, add_export_arguments, guarded, options_help, run_export
+from draftsmith.cuda_runtime import check_cuda
 from draftsmith.environment import needs_runtime
 from onnxkit import __version__
 from onnxkit.errors import ExportError
@@ -55,6 +57,7 @@ def _parser() -> Parser:
     _add_verify(subcommands)
     _add_speculate(subcommands)
     _add_inspect(subcommands)
+    _add_doctor(subcommands)
     return parser
 
 
@@ -101,13 +104,15 @@ def _add_speculate(subcommands: Any) -> None:
     speculate = subcommands.add_parser(
         "speculate",
         help="decode with drafts, and say what they were worth",
-        description="Decode prompts greedily with drafts in the real Engine, on a copy lowered to the CPU.",
+        description="Decode prompts greedily with drafts in the real Engine: on the CPU, a copy lowered to float32; on "
+        "a GPU, the export itself.",
         allow_abbrev=False,
     )
     speculate.add_argument("export", type=Path, metavar="FOLDER", help="an export with a drafter")
     speculate.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="prompts, one a line")
     speculate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens after each (default 64)")
     speculate.add_argument("--baseline", action="store_true", help="decode without drafts, too, and compare the tokens")
+    speculate.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     speculate.set_defaults(run=_run_speculate)
 
 
@@ -120,11 +125,14 @@ def _run_speculate(arguments: argparse.Namespace) -> int:
             accepted="a whole number from 1",
             fix="Ask for at least one.",
         )
-    needs_runtime()
+    if arguments.provider == "cuda":
+        check_cuda()
+    else:
+        needs_runtime()
     from draftsmith.speculate import read_prompts, speculate
 
     prompts = read_prompts(arguments.prompts)
-    result = speculate(arguments.export, prompts, arguments.max_new_tokens, arguments.baseline)
+    result = speculate(arguments.export, prompts, arguments.max_new_tokens, arguments.baseline, arguments.provider)
     for prompt, text in zip(result.prompts, result.texts, strict=True):
         print(f"--- {prompt}\n{text}")
     print("---", *result.acceptance.lines(), sep="\n")
@@ -152,6 +160,33 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
     for line in inspect(arguments.folder, arguments.block_size):
         print(line)
     return 0
+
+
+def _add_doctor(subcommands: Any) -> None:
+    doctor = subcommands.add_parser(
+        "doctor",
+        help="say whether the runtime that is installed works on this machine, and takes an export",
+        description="Look at the packages of the runtime, CUDA's libraries, the driver and the GPU; with a folder, "
+        "load each graph of the export, without its weights. Exit status: 0 all is well, 1 something that is needed "
+        "is wrong, 2 the folder is no export.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument("export", type=Path, nargs="?", metavar="FOLDER", help="an export")
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    doctor.set_defaults(run=_run_doctor)
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    from draftsmith.doctor.findings import Findings
+    from draftsmith.doctor.run import doctor
+
+    findings = Findings((lambda finding: None) if arguments.json else print)
+    doctor(arguments.export, findings)
+    if arguments.json:
+        print(json.dumps(findings.as_json(), indent=2))
+    else:
+        print(f"{arguments.export or 'this environment'}: {findings.summary()}")
+    return 1 if findings.wrong else 0
 
 
 if __name__ == "__main__":

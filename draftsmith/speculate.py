@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnxruntime_genai as og
 
+from draftsmith.verify.alone import without_drafter
 from draftsmith.validation.engine import EngineRun, run_engine
 from draftsmith.validation.widen import widen
-from draftsmith.verify.engine import without_drafter
 from draftsmith.verify.folder import CONFIG, open_export
 from onnxkit.errors import ExportError
 
@@ -91,8 +91,15 @@ class Speculation:
     differing: tuple[int, ...] | None
 
 
-def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool) -> Speculation:
-    """Decode greedily with drafts, ``count`` tokens after each prompt, on a lowered copy.
+def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool, provider: str = "cpu") -> Speculation:
+    """Decode greedily with drafts, ``count`` tokens after each prompt.
+
+    Args:
+        folder: The export.
+        prompts: What to continue.
+        count: Tokens after each.
+        baseline: Whether to decode without drafts, too, and compare.
+        provider: ``cpu`` runs a copy lowered to float32, ``cuda`` the export itself.
 
     Raises:
         ExportError: The folder is no export with a drafter and a tokenizer, or a prompt is too long.
@@ -107,15 +114,17 @@ def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool) 
             fix="Export with drafter_path, from a checkpoint that has a tokenizer.",
         )
     with tempfile.TemporaryDirectory(prefix="draftsmith-speculate-") as work:
-        low = Path(work) / "low"
-        widen(folder, low)
-        tokenizer = og.Tokenizer(og.Model(og.Config(str(low))))
+        ran = folder
+        if provider == "cpu":
+            ran = Path(work) / "low"
+            widen(folder, ran)
+        tokenizer = og.Tokenizer(og.Model(og.Config(str(ran))))
         ids = [tokenizer.encode(prompt).tolist() for prompt in prompts]
         _check_lengths(export.config["model"]["context_length"], ids, count)
-        run = run_engine(low, ids, count)
+        run = run_engine(ran, ids, count)
         differing = None
         if baseline:
-            alone = run_engine(without_drafter(low, Path(work) / "alone"), ids, count)
+            alone = run_engine(without_drafter(ran, Path(work) / "alone"), ids, count)
             differing = tuple(i for i, (a, b) in enumerate(zip(run.tokens, alone.tokens, strict=True)) if a != b)
         texts = tuple(tokenizer.decode(tokens) for tokens in run.tokens)
     return Speculation(tuple(prompts), texts, acceptance(run), differing)

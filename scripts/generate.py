@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import onnxruntime
 import onnxruntime_genai as og
 
 
@@ -15,6 +16,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     arguments = parser.parse_args()
 
+    onnxruntime.preload_dlls()  # finds CUDA's libraries in the packages of NVIDIA; does nothing in the build for the CPU
     model = og.Model(arguments.export)
     tokenizer = og.Tokenizer(model)
     prompt = tokenizer.encode(arguments.prompt)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime_genai as og
 import torch
 
+from draftsmith.verify.alone import without_drafter
 from draftsmith.validation.engine import EngineRun, run_engine
 from draftsmith.verify.checks import Results
-from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder
+from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.running import Running
 from draftsmith.verify.sources import Target
 from draftsmith.verify.target import random_ids
@@ -59,19 +58,6 @@ def _prompts(export: ExportFolder, folder: Path, longest: int) -> list[list[int]
         tokenizer = og.Tokenizer(og.Model(og.Config(str(folder))))
         texts = [tokenizer.encode(text).tolist()[:longest] for text in TEXTS]
     return [*texts, *(random_ids(vocab, seed, min(length, longest)).tolist() for seed, length in ((7, 270), (8, 11)))]
-
-
-def without_drafter(low: Path, copy: Path) -> Path:
-    """A copy of a lowered export that has no drafter, in a folder that does not exist yet."""
-    copy.mkdir()
-    config: dict[str, Any] = json.loads((low / CONFIG).read_text(encoding="utf-8"))
-    for role in DRAFTERS:
-        config["model"].pop(role, None)
-    for path in low.iterdir():
-        if path.is_file() and path.name != CONFIG and not path.name.startswith((*DRAFTERS, "probed-", "ranges-")):
-            (copy / path.name).hardlink_to(path)
-    (copy / CONFIG).write_text(json.dumps(config), encoding="utf-8")
-    return copy
 
 
 def _generate(low: Path, prompt: list[int], count: int) -> list[int]:
