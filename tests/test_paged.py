@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnxscript import GraphBuilder
 
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.session import Array
 from draftsmith.validation.paged import INPUTS, lower_graph
 from onnxkit.layers.basic import CONTRIB
 

@@ -21,9 +21,7 @@ def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> 
     Weights are rounded to ``precision``; norm weights are stored with their +1, so that ``1 + w`` is what is rounded;
     the rotary tables' values are rounded too. In float32 nothing changes.
     """
-    architecture = AutoConfig.from_pretrained(checkpoint).architectures[0]
-    cls = {c.__name__: c for c in (Qwen3_5ForConditionalGeneration, Qwen3_5ForCausalLM)}[architecture]
-    model = cls.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    model = _load(checkpoint, torch.float32)
     if precision != torch.float32:
         for name, parameter in model.named_parameters():
             if not name.endswith(_FLOAT32) and "visual" not in name:
@@ -31,6 +29,24 @@ def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> 
                 parameter.data = (parameter.data + offset).to(precision).to(torch.float32) - offset
         _round_rotary(model, precision)
     return model
+
+
+def load_rounding(checkpoint: Path, precision: torch.dtype) -> Any:
+    """The checkpoint's model as transformers runs it in a type of 16 bits, which rounds every result to that type.
+
+    How far it is from :func:`load_reference`'s is what that type costs an implementation that is right.
+    """
+    model = _load(checkpoint, precision)
+    for name, parameter in model.named_parameters():
+        if name.endswith(_FLOAT32):
+            parameter.data = parameter.data.to(torch.float32)
+    return model
+
+
+def _load(checkpoint: Path, precision: torch.dtype) -> Any:
+    architecture = AutoConfig.from_pretrained(checkpoint).architectures[0]
+    cls = {c.__name__: c for c in (Qwen3_5ForConditionalGeneration, Qwen3_5ForCausalLM)}[architecture]
+    return cls.from_pretrained(checkpoint, dtype=precision).eval()
 
 
 def greedy(model: Any, prompts: torch.Tensor, count: int) -> torch.Tensor:

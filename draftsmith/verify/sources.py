@@ -19,8 +19,8 @@ from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
 from drafters.config import DrafterConfig
 from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
-from draftsmith.validation.packed_session import Array
-from draftsmith.validation.reference import entering_streams, load_reference
+from draftsmith.validation.session import Array
+from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
@@ -52,23 +52,23 @@ class Target:
         config: Its configuration.
         names: Its tensors' names.
         precision: The export's element type, to which the reference's weights are rounded.
-        seen: What was run.
+        seen: What was run, and in which type.
     """
 
     checkpoint: Checkpoint
     config: TargetConfig
     names: StoredNames
     precision: torch.dtype
-    seen: dict[bytes, Expected] = field(default_factory=dict)
+    seen: dict[tuple[bytes, bool], Expected] = field(default_factory=dict)
 
-    def expected(self, ids: Array) -> Expected:
-        """Run transformers on a sequence of token ids, once."""
-        key = ids.tobytes()
+    def expected(self, ids: Array, rounded: bool = False) -> Expected:
+        """Run transformers on a sequence of token ids, once: in float32, or rounding every result as the export does."""
+        key = (ids.tobytes(), rounded)
         if key not in self.seen:
-            batch = torch.tensor(ids[None])
+            model, batch = self.rounding if rounded else self.model, torch.tensor(ids[None])
             with torch.no_grad():
-                logits = self.model(input_ids=batch).logits[0].numpy()
-            streams = [stream[0].numpy() for stream in entering_streams(self.model, batch)]
+                logits = model(input_ids=batch).logits[0].float().numpy()
+            streams = [stream[0].float().numpy() for stream in entering_streams(model, batch)]
             self.seen[key] = Expected(ids, logits, streams)
         return self.seen[key]
 
@@ -76,6 +76,11 @@ class Target:
     def model(self) -> Any:
         """transformers' model, its weights rounded as the export's."""
         return load_reference(self.checkpoint.folder, self.precision)
+
+    @cached_property
+    def rounding(self) -> Any:
+        """transformers' model in the export's type."""
+        return load_rounding(self.checkpoint.folder, self.precision)
 
     def table(self, name: str) -> torch.Tensor:
         """The embedding or the head in the export's element type."""
