@@ -48,7 +48,7 @@ MODEL_FILE = "model.onnx"
 
 DTYPE_OF = {"fp32": ir.DataType.FLOAT, "fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
-# Tokens in a page, and the tiles of the paged attention kernel by the widest head that they are for.
+# Tokens in a page, and the tiles of the flash attention kernel by the widest head that they are for.
 DEFAULT_PAGE = 256
 _TILES, _SMALLEST_TILE = ((64, 256), (128, 128)), 64
 
@@ -174,7 +174,7 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
     check_norms(checkpoint, config, names)
     context_length = _context_length(options, config)
     drafter = read_drafter(options, config, checkpoint, names) if options.drafter else None
-    page_size = _page_size(options, config, drafter)
+    page_size = _page_size(options, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)
     target = _target_options(options, config, names, context_length, page_size)
@@ -251,18 +251,23 @@ def _taps(options: BuildOptions, config: TargetConfig) -> tuple[int, ...]:
     return taps
 
 
-def _page_size(options: BuildOptions, config: TargetConfig, drafter: Drafter | None) -> int:
-    """Tokens in a page, which both graphs share. The kernel reads whole tiles, whose size goes by the head's width."""
-    widths = [config.head_dim, *([drafter.config.head_dim] if drafter else [])]
-    tile = max(next((tile for most, tile in _TILES if width <= most), _SMALLEST_TILE) for width in widths)
+def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:
+    """Tokens in a page, which both graphs share.
+
+    Attention sinks run on the flash kernel alone, which reads whole tiles, whose size goes by the head's width. All
+    else runs with pages of any size.
+    """
     size = options.paged_block_size or DEFAULT_PAGE
+    if drafter is None or not drafter.config.attention_sinks:
+        return size
+    width = drafter.config.head_dim
+    tile = next((tile for most, tile in _TILES if width <= most), _SMALLEST_TILE)
     if size % tile:
-        heads = " and ".join(f"{width}" for width in widths)
         raise ExportError(
-            "The page is smaller than the attention kernel's tile.",
+            "The page is smaller than the tile of the attention kernel that takes sinks.",
             where=f"--extra_options paged_block_size={size}",
-            found=size,
-            accepted=f"a power of two from {tile} (heads here are {heads} wide)",
+            found=f"{size}, with a drafter whose attention has sinks",
+            accepted=f"a power of two from {tile} (the drafter's heads are {width} wide)",
             fix="Ask for larger pages, or leave the option out.",
         )
     return size

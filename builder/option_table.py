@@ -112,7 +112,7 @@ OPTIONS = (
     Option(
         "paged_block_size",
         _page,
-        "a power of two from 16, a multiple of the kernel's tile (256 for heads up to 64 wide, 128 up to 128, else 64)",
+        "a power of two from 16; with a drafter that has attention sinks from 64 to 256, by the width of its heads",
         "256",
         "packed: tokens in a page of the cache",
     ),
@@ -164,6 +164,13 @@ OPTIONS = (
         "a whole number from 1",
         "left to the runtime",
         "packed: tokens of a prompt in one step (search.chunk_size)",
+    ),
+    Option(
+        "enable_cuda_graph",
+        _flag,
+        "true or false",
+        "true",
+        "packed: the Engine records a step's kernels once and replays them, for target and drafter",
     ),
     Option(
         "prefix_caching",

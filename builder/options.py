@@ -9,8 +9,12 @@ from pathlib import Path
 from builder.option_table import DRAFTER_OPTIONS, DRAFTER_PATHS, PACKED_OPTIONS
 from onnxkit.errors import ExportError, did_you_mean
 
-# Execution providers, and the precisions that their kernels have for these graphs.
-PRECISIONS = {"cpu": ("fp32",), "cuda": ("bf16", "fp16", "fp32")}
+# Execution providers, the precisions that their kernels have for these graphs, and why they have no other.
+PRECISIONS = {"cpu": ("fp32",), "cuda": ("bf16", "fp16")}
+_WHY = {
+    "cpu": "most operators have no 16-bit kernel on the CPU",
+    "cuda": "onnxruntime-gpu has no float32 attention, and would move the whole cache to the CPU for each token",
+}
 _ALL_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
@@ -46,6 +50,7 @@ class BuildOptions:
     num_blocks: int | None = None
     gpu_utilization_factor: float | None = None
     paged_chunk_size: int | None = None
+    enable_cuda_graph: bool | None = None
     prefix_caching: bool | None = None
     drafter_path: Path | None = None
     dflash2_path: Path | None = None
@@ -83,7 +88,7 @@ class BuildOptions:
                 where="-p and -e",
                 found=f"-p {self.precision} -e {self.provider}",
                 accepted="; ".join(f"-e {p} with -p {' or '.join(PRECISIONS[p])}" for p in PRECISIONS),
-                fix="Choose one of these pairs.",
+                fix=f"Choose one of these pairs: {_WHY[self.provider]}.",
             )
         self._check_drafter()
         if self.use_paged_attention or self.drafter:

@@ -39,12 +39,6 @@ from onnxkit.json_object import JsonObject
 # The runtime's code for a text-only Qwen 3.5.
 MODEL_TYPE = "qwen3_5_text"
 
-# CUDA graphs need shapes that never change; a growing cache has none. Values are strings for the runtime.
-_PROVIDERS: dict[str, tuple[dict[str, dict[str, str]], ...]] = {
-    "cpu": (),
-    "cuda": ({"cuda": {"enable_cuda_graph": "0"}},),
-}
-
 # The Engine's share of the GPU's memory where nothing else is asked for.
 GPU_UTILIZATION = 0.6
 
@@ -68,7 +62,7 @@ def target_genai_config(
         num_key_value_heads=config.num_key_value_heads,
         inputs=_inputs(options, target),
         outputs=_outputs(options, target),
-        session_options=SessionOptions(provider_options=_PROVIDERS[options.provider]),
+        session_options=_session_options(options),
         state_groups=tuple(_state_groups(config, target.capacity)) if packed else None,
         state_update_capacity=target.capacity or None,
     )
@@ -89,6 +83,18 @@ def target_genai_config(
         engine=_engine(options, target.page_size) if packed else None,
         speculative=Speculative(options.max_draft_tokens) if options.max_draft_tokens else None,
     )
+
+
+def _session_options(options: BuildOptions) -> SessionOptions:
+    """The execution provider, and whether it may record CUDA graphs; values are strings for the runtime.
+
+    The packed graphs run whole on the GPU, and the Engine records a graph for each shape of a step. The dense graph
+    computes with the length of its mask on the CPU, which no recording can hold.
+    """
+    if options.provider == "cpu":
+        return SessionOptions()
+    record = bool(options.use_paged_attention) and options.enable_cuda_graph is not False
+    return SessionOptions(provider_options=({"cuda": {"enable_cuda_graph": "1" if record else "0"}},))
 
 
 def drafter_section(drafter: Drafter, options: BuildOptions, context_length: int) -> BlockDrafter:
@@ -124,7 +130,7 @@ def drafter_section(drafter: Drafter, options: BuildOptions, context_length: int
             present_key_names=ports.PRESENT["key"],
             present_value_names=ports.PRESENT["value"],
         ),
-        session_options=SessionOptions(provider_options=_PROVIDERS[options.provider]),
+        session_options=_session_options(options),
     )
 
 

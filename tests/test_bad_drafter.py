@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from onnxkit.weights import streamed
-from scripts.make_tiny_drafter import Json, Tensors
+from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import TINY
+from tests.dialects import with_sinks
 from tests.drafters import Change, drafter, own, sliding, top
 from tests.test_bad_input import refused
 
@@ -253,7 +254,6 @@ def test_no_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         ("dflash2", ["state_update_capacity=3"], ["state_update_capacity=3", "7 to 8"]),
         ("dflash2", ["state_update_capacity=3", "max_draft_tokens=4"], ["state_update_capacity=3"]),
         ("dflash2", ["use_paged_attention=false"], ["use_paged_attention=false with drafter_path"]),
-        ("dflash2", ["paged_block_size=128"], ["128", "power of two from 256", "64 and 32 wide"]),
         ("dspark", ["prefix_caching=true"], ["prefix_caching=true", "DSpark"]),
         # taps: the layers' ids unchanged, another order, some of them
         ("dflash2", ["aux_hidden_state_layers=1,3,5"], ["1, 3, 5", "2, 4, 6", "enter the layers after them"]),
@@ -288,7 +288,17 @@ def test_options_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, optio
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("precision", "provider"), [("fp32", "cpu"), ("fp32", "cuda")])
+def test_pages_smaller_than_the_tile_of_sinks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = make_config("dflash2")
+    tensors = make_tensors(config)
+    with_sinks(config, tensors)
+    write(tmp_path / "d", config, tensors)
+    text = message(capsys, tmp_path, "paged_block_size=128")
+    for part in ("paged_block_size=128", "sinks", "power of two from 256", "32 wide"):
+        assert part in text
+
+
+@pytest.mark.parametrize(("precision", "provider"), [("fp32", "cpu")])
 def test_precision(capsys: pytest.CaptureFixture[str], tmp_path: Path, precision: str, provider: str) -> None:
     arguments = ["-i", TINY, "-o", tmp_path / "out", "-p", precision, "-e", provider]
     text = refused(capsys, *arguments, "--extra_options", "dflash2_path=d")

@@ -96,6 +96,18 @@ def test_node_count(tmp_path: Path, kind: str, changes: tuple[Change, ...], prec
     assert not [node for node in nodes if node.op_type in ("Constant", "CastLike")]
 
 
+def test_small_pages(tmp_path: Path) -> None:
+    """Without sinks any page will do; target and drafter have the same one, and record CUDA graphs alike."""
+    folder = exported(tmp_path, "dflash2", options=("paged_block_size=16", "enable_cuda_graph=false"))
+    config = config_of(folder)
+    assert config["engine"]["dynamic_batching"]["block_size"] == 16
+    for graph, section in (("model", "decoder"), ("dflash2", "dflash2")):
+        caches = [value for value in ir.load(folder / f"{graph}.onnx").graph.inputs if str(value.name).endswith(".key")]
+        assert caches and {value.shape[1] for value in caches if value.shape} == {16}
+        options = config["model"][section]["session_options"]["provider_options"]
+        assert options == [{"cuda": {"enable_cuda_graph": "0"}}]
+
+
 # What a drafter's files hold beside the checkpoint's own tensors.
 MADE = {"rotary_emb.cos", "rotary_emb.sin"}
 MADE_SUFFIXES = ("tap_rows", "tap_mask")

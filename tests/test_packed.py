@@ -145,8 +145,10 @@ def test_unstacked(tmp_path: Path, precision: str) -> None:
 
 
 def test_node_count(tmp_path: Path) -> None:
+    """onnxruntime-genai's own builder has 229 (benchmarks/nodes.py). 24 are reshapes, which launch nothing."""
     graph = ir.load(packed(tmp_path / "out", "state_update_capacity=7") / "model.onnx").graph
-    assert len(list(graph)) == 123  # 128 are allowed; onnxruntime-genai's own builder has 229 (benchmarks/nodes.py)
+    assert len(list(graph)) == 141
+    assert sum(node.op_type == "Reshape" for node in graph) == 24
     assert not [node for node in graph if node.op_type == "Constant"]
 
 
@@ -233,3 +235,11 @@ def test_without_a_capacity_nothing_is_captured(tmp_path: Path) -> None:
     graph = ir.load(packed(tmp_path / "out") / "model.onnx").graph
     names = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
     assert not any(name.startswith("state_update") for name in names)
+
+
+@pytest.mark.parametrize(("options", "recorded"), [((), "1"), (("enable_cuda_graph=false",), "0")])
+def test_cuda_graphs(tmp_path: Path, options: tuple[str, ...], recorded: str) -> None:
+    """The packed graph is recorded unless it is asked not to be; the dense one is not (tests/test_export.py)."""
+    config = json.loads((packed(tmp_path / "out", *options) / "genai_config.json").read_text())
+    session = config["model"]["decoder"]["session_options"]
+    assert session["provider_options"] == [{"cuda": {"enable_cuda_graph": recorded}}]
