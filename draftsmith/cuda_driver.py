@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from builder.sizes import readable
+
 LIBRARY = "libcuda.so.1"
 
 # CUdevice_attribute: the two parts of the compute capability.
@@ -33,7 +35,7 @@ class Gpu:
 
     def __str__(self) -> str:
         major, minor = self.capability
-        return f"{self.name}, compute capability {major}.{minor}, {self.memory / 1e9:.1f} GB"
+        return f"{self.name}, compute capability {major}.{minor}, {readable(self.memory)}"
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnxruntime_genai as og
 
-from draftsmith.verify.alone import without_drafter
 from draftsmith.validation.engine import EngineRun, run_engine
 from draftsmith.validation.widen import widen
+from draftsmith.verify.alone import without_drafter
 from draftsmith.verify.folder import CONFIG, open_export
 from onnxkit.errors import ExportError
 

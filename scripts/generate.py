@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     arguments = parser.parse_args()
 
-    onnxruntime.preload_dlls()  # finds CUDA's libraries in the packages of NVIDIA; does nothing in the build for the CPU
+    onnxruntime.preload_dlls()  # finds CUDA's libraries in NVIDIA's packages; does nothing in the CPU's build
     model = og.Model(arguments.export)
     tokenizer = og.Tokenizer(model)
     prompt = tokenizer.encode(arguments.prompt)

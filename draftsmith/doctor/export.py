@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from builder.sizes import readable
 from draftsmith.cuda_driver import Gpu
 from draftsmith.cuda_runtime import dotted, numbers
 from draftsmith.doctor.findings import Findings
@@ -75,7 +76,7 @@ def check_memory(export: ExportFolder, gpu: Gpu, findings: Findings) -> None:
     """Compare the weights with the memory of the GPU that is to hold them."""
     sizes = {file: file.stat().st_size for file in export.path.glob("*.onnx*") if file.is_file()}
     total = sum(sizes.values())
-    what = f"{total / 1e9:.2f} GB of weights, {gpu.memory / 1e9:.1f} GB on the GPU; the rest is for caches"
+    what = f"weights {readable(total)} of the GPU's {readable(gpu.memory)}; the rest is for caches"
     faults = [] if total < gpu.memory else ["to do: run it on a larger GPU, or export a smaller model."]
     findings.note("memory", what, faults)
 

@@ -20,7 +20,7 @@ CPU = "CPUExecutionProvider"
 
 
 def main() -> None:
-    """Carry out the task that the command line holds: ``{}``, or ``{"cuda": bool, "folder": str, "graphs": [name]}``."""
+    """Carry out the task of the command line: ``{}``, or ``{"cuda": bool, "folder": str, "graphs": [name]}``."""
     task = json.loads(sys.argv[1])
     import onnxruntime as ort
 

@@ -116,9 +116,9 @@ def _look_at_proof(findings: Findings) -> None:
         needs_runtime()
     except ExportError as error:
         details = error.details
-        findings.skipped("verify and speculate", f"{details['found']}; they need {details['accepted']}")
+        findings.skipped("the proof on the CPU", f"{details['found']}; it needs {details['accepted']}")
     else:
-        findings.note("verify and speculate", "what they need is installed")
+        findings.note("the proof on the CPU", "what verify and speculate need is installed")
 
 
 def _look_at_machine(environment: Environment, findings: Findings) -> bool:
@@ -143,8 +143,8 @@ def _run_kernel(findings: Findings) -> bool:
     """Let the runtime run a small kernel on the GPU."""
     try:
         found, said = run_probe({})
-    except RuntimeError as error:
-        found, said = {"kernel": str(error)}, []
+    except RuntimeError as failure:
+        found, said = {"kernel": str(failure)}, []
     error = found["kernel"]
     return findings.note("kernel on the GPU", "one is run by onnxruntime", [shortened(error), *said] if error else [])
 

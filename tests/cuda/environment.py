@@ -95,6 +95,7 @@ def _install(folder: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
     run(*pip, "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--requirement", REQUIREMENTS)
+    shutil.rmtree(_site_packages(folder) / "nvidia" / "cu13" / "lib")  # preload_dlls() would find it
 
 
 def _site_packages(runtimes: Path) -> Path:

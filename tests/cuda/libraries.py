@@ -15,7 +15,7 @@ LIBRARIES = {
     "libcudart.so.13": ("log", "device", "streams", "memory", "kernels"),
     "libcublas.so.13": ("cublas",),
     "libcublasLt.so.13": ("cublaslt",),
-    "libcuda.so.1": (),
+    "libcuda.so.1": ("driver",),
     "libcurand.so.10": (),
     "libcufft.so.12": (),
 }
