@@ -17,26 +17,28 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.cuda.log import Step
 from tests.cuda.work import BUILDERS, DRAFTERS, decode_step, described, draft_round, export
 
-Pair = tuple[Step, Step]
+Sides = dict[str, Step]  # a step of each builder's export
 
 
-def measured(work: Path, capability: int) -> Iterator[tuple[str, Pair]]:
-    """What is done, and a step of ours and of theirs."""
-    ours, theirs = (export(builder, work) for builder in BUILDERS)
+def measured(work: Path, capability: int) -> Iterator[tuple[str, Sides]]:
+    """What is done, and a step of each."""
+    folders = {builder: export(builder, work) for builder in BUILDERS}
     for requests in (1, 2):
         title = f"plain decoding, {requests} request{'s' * (requests > 1)}"
-        yield title, (decode_step(ours, capability, requests), decode_step(theirs, capability, requests))
+        yield title, {builder: decode_step(folder, capability, requests) for builder, folder in folders.items()}
     for kind in DRAFTERS:
-        ours, theirs = (export(builder, work, kind) for builder in BUILDERS)
+        folders = {builder: export(builder, work, kind) for builder in BUILDERS}
         for accepted in (True, False):
             title = f"{kind} round, {'all' if accepted else 'no'} drafts accepted"
-            pair = (draft_round(folder, capability, accepted=accepted) for folder in (ours, theirs))
-            yield title, (next(pair), next(pair))
+            yield (
+                title,
+                {builder: draft_round(folder, capability, accepted=accepted) for builder, folder in folders.items()},
+            )
 
 
-def kernels(title: str, pair: Pair) -> None:
+def kernels(title: str, sides: Sides) -> None:
     """Print each kind of operation with its number on both sides."""
-    mine, other = (step.named() for step in pair)
+    mine, other = sides["ours"].named(), sides["theirs"].named()
     print(f"\n{title}:\n\n| operation | ours | theirs |\n|---|---|---|")
     for name in sorted({*mine, *other}, key=lambda name: (-mine[name], name)):
         print(f"| {name} | {mine[name] or ''} | {other[name] or ''} |")
@@ -51,16 +53,16 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     results = list(measured(arguments.work.resolve(), arguments.sm))
-    print(f"| one step, sm{arguments.sm} | ours | onnxruntime-genai's builder | ratio | synchronisations |")
+    print(f"| one step, sm{arguments.sm} | ours | onnxruntime-genai's builder | ratio | ours with CUDA graphs |")
     print("|---|---|---|---|---|")
-    for title, pair in results:
-        mine, other = (step.counts() for step in pair)
-        cells = [described(step.counts(), step.own()) for step in pair]
-        waits = f"{mine.synchronisations} / {other.synchronisations}"
-        print(f"| {title} | {' | '.join(cells)} | {mine.operations / other.operations:.2f} | {waits} |")
+    for title, sides in results:
+        cells = [described(sides[builder].counts(), sides[builder].own()) for builder in ("ours", "theirs")]
+        ratio = sides["ours"].counts().operations / sides["theirs"].counts().operations
+        replayed = described(sides["graphs"].counts(), sides["graphs"].own())
+        print(f"| {title} | {' | '.join(cells)} | {ratio:.2f} | {replayed} |")
     if arguments.kernels:
-        for title, pair in results:
-            kernels(title, pair)
+        for title, sides in results:
+            kernels(title, sides)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ source scripts/venv.sh
 
 venv=${VENV:-.venv-test}
 install_system_package chromium  # the report is opened in it
+install_system_package g++       # compiles the stand-in for a GPU
 make_venv "$venv" cpu,verify,dev
+"$venv/bin/python" -m tests.cuda.environment  # the runtimes' GPU builds, in the user's cache folder
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
 "$venv/bin/mypy"

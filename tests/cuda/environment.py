@@ -103,4 +103,4 @@ def _site_packages(runtimes: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(environment())
+    print(f"the stand-in CUDA device is in {environment().libraries}")

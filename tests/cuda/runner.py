@@ -1,4 +1,4 @@
-"""Runs an export on the stand-in device: runner.py graphs|engine|load FOLDER [JSON]
+"""Runs an export on the stand-in device: runner.py graphs|engine|load|all FOLDER [JSON]
 
 Executed by the interpreter of the device's environment, so it imports nothing of the project. Prints one JSON value,
 the last line of its output.
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 Json = dict[str, Any]
+Feeds = dict[str, np.ndarray[Any, Any]]
 DRAFTERS = ("dflash2", "dspark")
 CACHE = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 PADDING = 2  # pages that no request has
@@ -59,7 +60,7 @@ class Graph:
         """Tokens in a page of the cache."""
         return int(next(node.shape[1] for name, node in self.inputs.items() if CACHE.fullmatch(name)))
 
-    def run(self, feeds: dict[str, np.ndarray[Any, Any]], host: set[str], sizes: dict[str, int]) -> None:
+    def run(self, feeds: Feeds, host: set[str], sizes: dict[str, int]) -> None:
         """Run once.
 
         Args:
@@ -98,7 +99,7 @@ def run_target(graph: Graph, lengths: list[int], past: list[int], drafts: list[i
     requests, totals = len(lengths), [before + own for before, own in zip(past, lengths, strict=True)]
     columns = -(-max(totals) // graph.page)
     ends = starts(lengths)
-    feeds = {
+    feeds: Feeds = {
         "input_ids": np.arange(ends[-1], dtype=np.int64) % 500,
         "block_table": np.arange(requests * columns, dtype=np.int32).reshape(requests, columns),
         "cumulative_sequence_lengths": ends,
@@ -121,13 +122,14 @@ def run_drafter(graph: Graph, section: Json, context: list[int], past: list[int]
     columns, window = -(-max(totals) // graph.page), int(section.get("sliding_window") or -1)
     ring = columns if window <= 0 else min(columns, -(-(window + 2 * block) // graph.page) + 1)
     table = [[request * ring + column % ring for column in range(columns)] for request in range(requests)]
-    own_rows, all_rows = [], []
+    own_rows: list[int] = []
+    all_rows: list[int] = []
     first_context = starts(context) + requests * block  # context rows come behind the blocks of all requests
     for request, new in enumerate(context):
         own_rows += range(ends[request] + new, ends[request + 1])
         all_rows += [*range(first_context[request], first_context[request] + new)]
         all_rows += range(request * block, (request + 1) * block)
-    feeds = {
+    feeds: Feeds = {
         "input_ids": np.zeros(requests * block, np.int64),
         "qkv_row_map": np.array(all_rows, np.int32),
         "block_row_index": np.array(own_rows, np.int32),
@@ -238,7 +240,12 @@ def load(folder: Path, options: Json) -> Json:
     return said
 
 
-TASKS: dict[str, Callable[[Path, Json], Json]] = {"graphs": graphs, "engine": engine, "load": load}
+def everything(folder: Path, options: Json) -> Json:
+    """All three."""
+    return {"cpu": load(folder, {})} | graphs(folder, {}) | engine(folder, options)
+
+
+TASKS: dict[str, Callable[[Path, Json], Json]] = {"graphs": graphs, "engine": engine, "load": load, "all": everything}
 
 if __name__ == "__main__":
     task, folder, *rest = sys.argv[1:]

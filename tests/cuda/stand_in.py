@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from tests.cuda.log import Record, Step, read_log, steps
 
 RUNNER = Path(__file__).parent / "runner.py"
 TIMEOUT = 300  # seconds; a run takes a few
+PROMPTS, TOKENS = (300, 20), 24  # lengths of prompts, one of them beyond a page, and tokens to decode
+ENDLESS = {"model": {"eos_token_id": [1]}}  # nothing is computed, so that all tokens are 0
 
 
 class DeviceError(Exception):
@@ -66,15 +68,14 @@ class Device:
         return self._run("graphs", folder, {})
 
     def engine(
-        self,
-        folder: Path,
-        prompts: tuple[int, ...] = (300, 20),
-        tokens: int = 24,
-        overlay: Mapping[str, Any] | None = None,
+        self, folder: Path, prompts: Sequence[int] = PROMPTS, tokens: int = TOKENS, overlay: Mapping[str, Any] = ENDLESS
     ) -> Run:
-        """Decode in the Engine after prompts of the lengths given."""
-        never = {"model": {"eos_token_id": [1]}}  # nothing is computed, so that all tokens are 0
-        return self._run("engine", folder, {"prompts": prompts, "tokens": tokens, "overlay": dict(overlay or never)})
+        """Decode in the Engine, ``tokens`` after each prompt of the lengths given, the configuration overlaid."""
+        return self._run("engine", folder, {"prompts": prompts, "tokens": tokens, "overlay": overlay})
+
+    def everything(self, folder: Path) -> Run:
+        """Load the graphs with the CPU provider, run them alone, and decode in the Engine."""
+        return self._run("all", folder, {"prompts": PROMPTS, "tokens": TOKENS, "overlay": ENDLESS})
 
     def load(self, folder: Path) -> Run:
         """Load each graph with the CPU provider."""

@@ -13,12 +13,12 @@ import pytest
 
 from tests.cuda.log import Record
 from tests.cuda.nightly import CAPABILITIES, RUNS
-from tests.cuda.stand_in import Device, Run
+from tests.cuda.stand_in import TOKENS, Device, Run
 from tests.cuda.variants import Variant
 
 # Every how manieth token differs from its draft: some rounds accept all drafts, some a part, some none.
 SOMETIMES = 11
-TOKENS = 24
+CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +31,34 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def host_copies(run: Run) -> list[Record]:
-    """What onnxruntime copies back to the host while it decodes: outputs of a node that is not on the GPU's side."""
-    steps = [step for step in run.steps if step.name.startswith(("step", "target:", "d"))]
-    copies = [record for step in steps for record in step.records if record["op"] == "copy"]
-    return [copy for copy in copies if copy["to"] != "device" and copy["library"].startswith("libonnxruntime_prov")]
+    """What onnxruntime copies back to the host while it decodes, as it does for a node that is not on the GPU."""
+    copies = [
+        record for step in run.steps if "load" not in step.name for record in step.records if record["op"] == "copy"
+    ]
+    return [copy for copy in copies if copy["to"] != "device" and copy["library"] == CUDA_PROVIDER]
+
+
+def within_schemas(said: dict[str, str]) -> bool:
+    """Whether the CPU provider refuses a graph for want of a kernel alone: it knows all operators, types, attributes.
+
+    A float16 graph it changes before: it casts around operators that it has in float32 only, and with that it breaks
+    the types of PagedAttention itself.
+    """
+    return said["error"] == "NotImplemented" or "InsertedPrecisionFreeCast" in said["message"]
 
 
 @pytest.mark.parametrize(("folder", "variant", "capability"), RUNS, indirect=["folder"])
 def test_runs(folder: Path, variant: Variant, capability: int) -> None:
     device = Device(capability, reject=SOMETIMES)
-    graphs = device.graphs(folder)
-    assert len(graphs.result["graphs"]) == 1 + variant.drafts
-    assert not graphs.refusals
-    engine = device.engine(folder, tokens=TOKENS)
-    assert engine.result["tokens"] == [TOKENS, TOKENS]
-    assert not engine.refusals
-    assert not host_copies(graphs) and not host_copies(engine)
-    assert (engine.result["drafts"] > 0) == variant.drafts
+    run = device.everything(folder)
+    assert all(map(within_schemas, run.result["cpu"].values())), run.result["cpu"]
+    assert len(run.result["graphs"]) == 1 + variant.drafts
+    assert run.result["tokens"] == [TOKENS, TOKENS]
+    assert (run.result["drafts"] > 0) == variant.drafts
+    assert not run.refusals
+    assert not host_copies(run)
     if variant.drafts:
-        replays = [record for record in engine.records if "ReplayGatedDeltaNet" in record.get("name", "")]
+        replays = [record for record in run.records if "ReplayGatedDeltaNet" in record.get("name", "")]
         assert replays, "a rejected draft must be taken out of the linear layers' states"
 
 

@@ -21,7 +21,12 @@ from tests.cuda.log import Counts, Step
 from tests.cuda.stand_in import Device
 
 ROOT = Path(__file__).parent.parent.parent
-BUILDERS = {"ours": ("builder",), "theirs": ("onnxruntime_genai.models.builder", "exclude_mtp=true")}
+# Ours with its kernels one by one, and with CUDA graphs, which are the default; the other builder has them off.
+BUILDERS = {
+    "ours": ("builder", "enable_cuda_graph=false"),
+    "graphs": ("builder", "enable_cuda_graph=true"),
+    "theirs": ("onnxruntime_genai.models.builder", "exclude_mtp=true"),
+}
 DRAFTERS = ("dspark", "dflash2")
 DRAFTS = 7
 PROMPT, TOKENS = 20, 64
@@ -78,7 +83,8 @@ def draft_round(folder: Path, capability: int = 90, *, accepted: bool, requests:
 
 def described(counts: Counts, own: Counts) -> str:
     """For people: the sum, and what it is of."""
-    parts = {"launches": counts.launches, "products": counts.products, "copies": counts.copies}
-    parts |= {"memsets": counts.memsets, "graphs": counts.graphs}
-    listed = ", ".join(f"{number} {name}" for name, number in parts.items() if number)
-    return f"**{counts.operations}** ({listed}; the runtime's own {own.operations})"
+    parts = {"launch": counts.launches, "product": counts.products, "copy": counts.copies}
+    parts |= {"memset": counts.memsets, "graph": counts.graphs}
+    plural = {"launch": "launches", "copy": "copies"}
+    listed = [f"{n} {plural.get(name, name + 's') if n > 1 else name}" for name, n in parts.items() if n]
+    return f"**{counts.operations}** ({', '.join(listed)}; the runtime's own {own.operations})"

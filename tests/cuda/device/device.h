@@ -2,7 +2,7 @@
 //   STANDIN_CUDA_SM         compute capability without its point: 80, 86, 89, 90, 100 or 120 (90)
 //   STANDIN_CUDA_MEMORY_MB  memory in MiB (8192)
 //   STANDIN_CUDA_LOG        file that the log is appended to (none)
-//   STANDIN_CUDA_REJECT     every how manieth token that the runtime reads back is another one than the drafts (0: none)
+//   STANDIN_CUDA_REJECT     N: every Nth token that the runtime reads back differs from its draft (0: none does)
 #pragma once
 
 #include <cstddef>
@@ -29,5 +29,8 @@ constexpr int kRegisters = 65536;
 const Device& device();
 std::size_t memory_size();
 std::size_t memory_used();
+
+// Fill memory with zeros, device memory without touching it: a cache pool is most of a GPU, and stays untouched.
+void clear(void* start, std::size_t bytes);
 
 }  // namespace standin

@@ -137,7 +137,7 @@ void move_bytes(const Kernel& kernel, void** arguments) {
   if (is("::CopyBytesKernel")) {  // (from, to, bytes)
     std::memmove(argument<void*>(arguments, 1), argument<const void*>(arguments, 0), argument<std::size_t>(arguments, 2));
   } else if (is("::ZeroBytesKernel")) {  // (to, bytes)
-    std::memset(argument<void*>(arguments, 0), 0, argument<std::size_t>(arguments, 1));
+    clear(argument<void*>(arguments, 0), argument<std::size_t>(arguments, 1));
   } else if (is("::StoreBytesKernel")) {  // (the bytes themselves, to, bytes)
     std::memcpy(argument<void*>(arguments, 1), arguments[0], argument<int>(arguments, 2));
   } else if (is("::GatherStridedInt32Kernel")) {

@@ -2,6 +2,7 @@
 // the host writes and reads back without a kernel in between is right.
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -62,6 +63,34 @@ Line& describe(Line& line, const char* kind, const void* from, const void* to, s
 std::size_t memory_used() {
   const std::lock_guard<std::mutex> lock(memory().mutex);
   return memory().used;
+}
+
+namespace {
+
+void fill(void* to, int value, std::size_t bytes) {
+  if (value == 0) {
+    clear(to, bytes);
+  } else {
+    std::memset(to, value, bytes);
+  }
+}
+
+}  // namespace
+
+void clear(void* start, std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  auto* const from = static_cast<char*>(start);
+  char* const end = from + bytes;
+  const auto aligned = [](const char* at) { return reinterpret_cast<std::uintptr_t>(at) / kPage * kPage; };
+  auto* const first = reinterpret_cast<char*>(aligned(from + kPage - 1));
+  auto* const last = reinterpret_cast<char*>(aligned(end));
+  if (first >= last || kind_of(start) != cudaMemoryTypeDevice) {
+    std::memset(start, 0, bytes);
+    return;
+  }
+  std::memset(from, 0, static_cast<std::size_t>(first - from));
+  madvise(first, static_cast<std::size_t>(last - first), MADV_DONTNEED);  // the next access finds zeros
+  std::memset(last, 0, static_cast<std::size_t>(end - last));
 }
 
 }  // namespace standin
@@ -197,13 +226,13 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
     return refuse("cudaMemset", "a stream is being captured", cudaErrorStreamCaptureImplicit);
   }
   Line("memset").add("bytes", static_cast<long long>(bytes)).from(__builtin_return_address(0));
-  std::memset(to, value, bytes);
+  fill(to, value, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   Line("memset").add("bytes", static_cast<long long>(bytes)).from(__builtin_return_address(0)).add(stream);
-  std::memset(to, value, bytes);
+  fill(to, value, bytes);
   return cudaSuccess;
 }
 
