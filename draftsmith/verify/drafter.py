@@ -126,10 +126,10 @@ def check_drafter(
     setting = _Setting(export, running, reference, target, source)
     if running.rounds:  # the export's own graph, and then one that puts out its parts, which may be fused otherwise
         errors, _ = _run(file, [], setting)
-        parts, _ = _run(*_with_probes(file, reference, value_types(graph.model.graph)), setting)
+        parts, _ = _run(*_with_probes(file, graph.model.graph, value_types(graph.model.graph)), setting)
         errors.parts, errors.own = parts.parts, parts.own | errors.own
     else:
-        path, probes = _with_probes(file, reference)
+        path, probes = _with_probes(file, graph.model.graph)
         errors, largest = _run(with_ranges(path, graph.model.graph, dtype), probes, setting)
         tell_ranges("drafter ranges", dtype, largest, results)
     _tell(errors, setting, results)
@@ -254,22 +254,22 @@ def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
 
 
 def _with_probes(
-    path: Path, reference: ReferenceDrafter, types: Mapping[str, ir.DataType] | None = None
+    path: Path, stored: ir.Graph, types: Mapping[str, ir.DataType] | None = None
 ) -> tuple[Path, list[_Probe]]:
-    """The graph with the probed values as further outputs, in a file beside it.
+    """The graph that runs with the probed values as further outputs, in a file beside it.
 
     Args:
         path: The graph.
-        reference: What it is compared with.
-        types: The values' types; where not given, all are float32.
+        stored: The export's, whose values have the same names.
+        types: The types of values that have none by themselves; where not given, all are float32.
     """
     model = ir.load(path)
-    probes = [*_head_probe(model.graph), *_convolution_probes(model.graph)]
+    probes = [*_head_probe(stored), *_convolution_probes(stored)]
     known = {str(value.name) for value in model.graph.outputs}
     values = {str(output.name): output for node in model.graph for output in node.outputs}
     for name in dict.fromkeys(name for probe in probes for name in (*probe.inputs, probe.output)):
         if name not in known:
-            values[name].type = ir.TensorType(types[name] if types else ir.DataType.FLOAT)
+            values[name].type = values[name].type or ir.TensorType(types[name] if types else ir.DataType.FLOAT)
             model.graph.outputs.append(values[name])
     probed = path.with_name(f"probed-{path.name}")
     ir.save(model, probed)
