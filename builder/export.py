@@ -135,7 +135,7 @@ def export(options: BuildOptions) -> Report:
 
 
 def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
-    """Write all files of a planned build to an empty folder; gives their sizes in bytes. The same plan, the same bytes."""
+    """Write all files of a planned build to an empty folder: the same plan, the same bytes. Gives their sizes."""
     save(build.model, folder / MODEL_FILE, progress)
     config = _save_drafter(build, folder, progress) if build.drafter else build.config
     (folder / LAST).write_text(config.to_json(), encoding="utf-8")

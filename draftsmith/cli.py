@@ -16,7 +16,6 @@ from draftsmith.environment import needs_runtime
 from onnxkit import __version__
 from onnxkit.errors import ExportError
 
-
 # Exit statuses beside 0, 1 (failed) and 2 (what the user can mend).
 INCOMPLETE, CRASH = 3, 70
 

@@ -20,6 +20,7 @@ from draftsmith.validation.reference import operator_epsilon
 from draftsmith.validation.widen import widen
 from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import open_export
+from draftsmith.verify.running import Running
 from draftsmith.verify.target import check_target
 from scripts.faults.graphs import edited, move_all_taps, move_tap
 from scripts.verify_faults import PAIR, Pair, make_pair
@@ -58,7 +59,13 @@ def measure(pair: Pair, moved: str, change: Callable[[Path], None] | None, promp
         results = Results(lambda check: None)
         widen(folder, Path(work) / "low")
         with operator_epsilon():
-            check_target(open_export(folder), Path(work) / "low", pair.target, pair.drafter.config.taps, results)
+            check_target(
+                open_export(folder),
+                Running(Path(work) / "low", Path(work)),
+                pair.target,
+                pair.drafter.config.taps,
+                results,
+            )
     checks = [check for check in results.checks if check.name.startswith("tap")]
     failed = sum(check in results.failed for check in checks)
     return Row(pair.kind, moved, mean, max(check.error or 0.0 for check in checks), failed)

@@ -18,7 +18,8 @@ from onnxkit import __version__
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --paper: #ffffff; --rule: #d5dae3; --soft: #eef1f6;
-  --good: #18794e; --bad: #b42318; --warn: #9a6700; --mute: #667085; --blue: #3b6fb6; --sand: #d8a657; --leaf: #6a9f58; }
+  --good: #18794e; --bad: #b42318; --warn: #9a6700; --mute: #667085;
+  --blue: #3b6fb6; --sand: #d8a657; --leaf: #6a9f58; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #171a21; --rule: #3a4150; --soft: #232833;
   --good: #58c08c; --bad: #f08a80; --warn: #e0b252; --mute: #9aa3b2; --blue: #7fa7dd; } }
 * { box-sizing: border-box; }
@@ -48,7 +49,14 @@ def page(export: ExportFolder, results: Results) -> str:
     """The whole file."""
     name = export.path.resolve().name
     body = "\n".join(
-        [*_summary(export, results), *_checks(results), *_taps(results), *_ranges(results), *_acceptance(results), *_sizes(export)]
+        [
+            *_summary(export, results),
+            *_checks(results),
+            *_taps(results),
+            *_ranges(results),
+            *_acceptance(results),
+            *_sizes(export),
+        ]
     )
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

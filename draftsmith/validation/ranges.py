@@ -102,5 +102,5 @@ def _largest(graph: ir.Graph, place: str, values: list[ir.Value]) -> ir.Value:
 def in_order(largest: dict[str, float]) -> Iterator[tuple[str, float]]:
     """Places from the bottom up."""
     order = {"embedding": -1, "head": 1 << 30}
-    for place in sorted(largest, key=lambda place: order.get(place, int((place.split() + ["0"])[1]))):
+    for place in sorted(largest, key=lambda place: order.get(place, int([*place.split(), "0"][1]))):
         yield place, largest[place]

@@ -52,7 +52,7 @@ def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
         ir.save(model, copy / name, external_data=f"{name}.data")
 
 
-# Keys of the configuration that a run of the graphs needs. All others could name files elsewhere, libraries, other models.
+# Keys of the configuration that a run of the graphs needs. Others could name files elsewhere, libraries, other models.
 _MODEL = {"type", "vocab_size", "context_length"}
 _GRAPH = {f.name for kind in (Decoder, BlockDrafter) for f in dataclasses.fields(kind)}
 _GRAPH |= {"sliding_window", "layer_types", "conv_cache_size"}

@@ -105,7 +105,7 @@ def _tensor_fault(folder: Path, graph: Graph, name: str, wanted: ir.TensorProtoc
         return f"is {found.dtype} {shapes[0]}, would be {wanted.dtype} {shapes[1]}"
     with _opened(folder, found) as source:
         against = _Against(source)
-        wanted.tofile(against)
+        wanted.tofile(against)  # type: ignore[attr-defined]  # every tensor of onnx_ir has it, the protocol does not
     if not against.different:
         return None
     itemsize = max(int(wanted.dtype.itemsize), 1)
@@ -194,5 +194,7 @@ def _text_differences(name: str, found: Path, wanted: Path) -> Iterator[str]:
     if lines:
         yield from (f"{name}: {line}" for line in lines)
     else:
-        at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+        at = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
         yield f"{name} is another file from byte {at} on ({len(theirs)} bytes, would be {len(ours)})"

@@ -60,6 +60,8 @@ def _cache_faults(graph: Graph, where: str, page: int | None) -> Iterator[str]:
     section = graph.section
     template = section.get("inputs", {}).get("past_key_names", "past_key_values.%d.key")
     caches = [v for i in range(1024) if (v := named(graph, str(template).replace("%d", str(i)))) is not None]
+    if not caches:
+        yield f"{graph.path.name} has no cache that {where}.inputs names, so nothing was compared"
     for cache in caches[:1]:
         sizes = shape_of(cache)
         heads, width = (sizes[2], sizes[3]) if page is not None else (sizes[1], sizes[3])
@@ -72,13 +74,13 @@ def _cache_faults(graph: Graph, where: str, page: int | None) -> Iterator[str]:
 
 
 def _table_faults(graph: Graph, needed: int) -> Iterator[str]:
-    """The rotary tables that attention reads must cover every position."""
+    """The rotary tables that attention reads must cover every position, each layer's."""
     for node in attention_nodes(graph):
         index = 8 if node.op_type == "PagedAttention" else 7
         table = node.inputs[index] if len(node.inputs) > index else None
-        if table is not None and table.shape is not None and isinstance(table.shape[0], int):
-            if table.shape[0] < needed:
-                yield f"{graph.path.name}: rotary tables have {table.shape[0]} positions; {needed} can occur"
+        count = table.shape[0] if table is not None and table.shape is not None else None
+        if isinstance(count, int) and count < needed:
+            yield f"{graph.path.name}: rotary tables have {count} positions; {needed} can occur"
             return
 
 

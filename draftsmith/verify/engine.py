@@ -21,6 +21,7 @@ COUNT = 24
 # A text of each kind that the tiny pair was trained on; other models take them as well as any.
 TEXTS = ("Ada found the", "def mended_", '{"name": "')
 
+
 def check_runtime(export: ExportFolder, running: Running, target: Target | None, results: Results) -> None:
     """Decode some prompts greedily in the Engine (packed) or the Generator (dense)."""
     name = "Engine" if export.packed else "Generator"

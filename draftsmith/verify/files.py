@@ -23,6 +23,8 @@ LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOATS = (*LOW, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
+LISTING = "list of files"
+
 # Settings of a session that load code or write files.
 _LOADS_OR_WRITES = re.compile(r"custom_ops|library|profil|file_?path|file_?folder|dump", re.IGNORECASE)
 
@@ -58,8 +60,8 @@ def _check_listing(export: ExportFolder, results: Results) -> None:
     if export.manifest is None:
         ours = [graph.path.name for graph in export.graphs if graph.model.producer_name == PRODUCER]
         if ours:
-            fault = f"{', '.join(ours)} of this tool, without its {MANIFEST}"
-            results.stated("list of files", "an export is whole", [fault])
+            lone = f"{', '.join(ours)} of this tool, without its {MANIFEST}"
+            results.stated(LISTING, "an export is whole", [lone])
         return  # of other tools' exports, nothing says which files there should be
     listed = export.manifest.data.get("files")
     listed = listed if isinstance(listed, dict) else {}
@@ -71,7 +73,7 @@ def _check_listing(export: ExportFolder, results: Results) -> None:
     others = [name for name in extra if name not in read]
     what = f"the {len(listed)} files that {MANIFEST} lists, with their sizes"
     what += f"; {', '.join(others[:4])} {'is' if len(others) == 1 else 'are'} not part of it" if others else ""
-    results.stated("list of files", what, faults, len(listed))
+    results.stated(LISTING, what, faults, len(listed))
 
 
 def _listed_fault(folder: Path, name: str, size: object) -> str | None:

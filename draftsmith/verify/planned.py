@@ -1,4 +1,4 @@
-"""The export planned again, from what it records and the checkpoints, and every file compared with what would be written.
+"""The export planned again from what it records and the checkpoints, and every file compared with what would be written.
 
 Exports are deterministic. The plan is written by the export's own code to a folder of its own, without the weights: the
 model files say where each tensor lies, and what the tensors hold is compared as a stream that is never stored.
@@ -24,6 +24,7 @@ from draftsmith.verify.compared import (
     text_faults,
     weight_faults,
 )
+from draftsmith.verify.files import LISTING
 from draftsmith.verify.folder import CONFIG, ExportFolder
 from draftsmith.verify.sources import DrafterSource, Target
 from onnxkit import __version__
@@ -31,6 +32,9 @@ from onnxkit.errors import ExportError, listed
 from onnxkit.weights.save import hollow
 
 NAME = "what would be written"
+GRAPHS, WEIGHTS, CONFIGURATION = "graphs as written", "weights as written", "configuration as written"
+TOKENIZER, OPTIONS = "tokenizer as written", "options as recorded"
+AS_WRITTEN = (LISTING, NAME, GRAPHS, WEIGHTS, CONFIGURATION, TOKENIZER, OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -85,24 +89,22 @@ def _compare(export: ExportFolder, written: Written, readable: bool, results: Re
     graphs = [graph for graph in export.graphs if (written.folder / graph.path.name).is_file()]
     faults = [fault for graph in graphs for fault in graph_faults(graph, written.folder)]
     names = ", ".join(graph.path.name for graph in graphs)
-    _tell(export, "graphs as written", f"{names}: every node, attribute, type and place", faults, len(graphs), results)
+    _tell(export, GRAPHS, f"{names}: every node, attribute, type and place", faults, len(graphs), results)
     if readable:
         found = weight_faults(export, written.build, written.folder)
         what = f"{found.count} initializers, {readable_size(found.size)}, byte for byte what the checkpoints give"
-        _tell(export, "weights as written", what, found.faults, found.count, results)
+        _tell(export, WEIGHTS, what, found.faults, found.count, results)
     faults = list(config_faults(export, written.folder / CONFIG, written.whole))
-    _tell(export, "configuration as written", f"{CONFIG}, key by key", faults, 1, results)
+    _tell(export, CONFIGURATION, f"{CONFIG}, key by key", faults, 1, results)
     texts = other_files(export, written.folder)
     faults = list(text_faults(export, written.folder, texts))
     what = f"{', '.join(texts) or 'none'}: byte for byte"
-    _tell(export, "tokenizer as written", what, faults, None, results)
+    _tell(export, TOKENIZER, what, faults, None, results)
     faults = list(manifest_faults(export, written.folder, written.whole))
-    _tell(export, "options as recorded", f"{MANIFEST}: options, versions and notes of the same plan", faults, 1, results)
+    _tell(export, OPTIONS, f"{MANIFEST}: options, versions and notes of the same plan", faults, 1, results)
 
 
-def _tell(
-    export: ExportFolder, name: str, what: str, faults: list[str], count: int | None, results: Results
-) -> None:
+def _tell(export: ExportFolder, name: str, what: str, faults: list[str], count: int | None, results: Results) -> None:
     """A difference is a fault of an export of this version. Of another's, it may be what has changed since."""
     assert export.manifest is not None
     version = export.manifest.data.get("version")

@@ -111,9 +111,7 @@ def random_ids(vocab: int, seed: int, length: int) -> Array:
     return np.random.default_rng(seed).integers(0, vocab, length)
 
 
-def check_target(
-    export: ExportFolder, running: Running, target: Target, taps: Sequence[int], results: Results
-) -> None:
+def check_target(export: ExportFolder, running: Running, target: Target, taps: Sequence[int], results: Results) -> None:
     """Logits of every run, each tap at its own layer, and the range of every layer's values."""
     if export.context < 2:
         results.incomplete("logits", f"not compared: a context of {export.context} has no room for a run")
@@ -157,7 +155,9 @@ def tell_ranges(name: str, dtype: ir.DataType, largest: dict[str, float], result
         worst.add(value)
     places = ", ".join(f"{place} {value:.3g}" for place, value in rows)
     results.figures[name] = rows
-    results.compared(name, f"the largest value that each layer holds in {dtype.name.lower()}: {places}", worst, _LARGEST[dtype])
+    results.compared(
+        name, f"the largest value that each layer holds in {dtype.name.lower()}: {places}", worst, _LARGEST[dtype]
+    )
 
 
 def chunks(length: int, steps: int) -> list[int]:

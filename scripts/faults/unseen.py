@@ -1,4 +1,4 @@
-"""Faults that no short run shows: values that are no numbers, rows and bits that are seldom read, files that nothing runs."""
+"""Faults that no short run shows: rows and bits that are seldom read, settings and files that nothing of a run reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from scripts.faults import Fault
 from scripts.faults.listing import BOTH, D2, DS, configured, of_decoder, of_drafter, of_part
@@ -25,20 +23,28 @@ def drafter_file(folder: Path) -> str:
     return next(path.name for path in folder.glob("d*.onnx"))
 
 
-def stored(name: str, change: Callable[[Array], object], graph: str = "model.onnx") -> Apply:
-    """Change, in place, the values of a tensor where they are stored: the first one whose name holds ``name``."""
+def stored(part: str, change: Callable[[Array], object], graph: str = "model.onnx") -> Apply:
+    """Change, in place, the values of a tensor where they are stored: the first one whose name ends with ``part``."""
 
     def apply(folder: Path) -> None:
-        file = drafter_file(folder) if graph == "drafter" else graph
-        tensors = ir.load(folder / file).graph.initializers.values()
-        tensor = next(value.const_value for value in tensors if name in str(value.name))
-        assert isinstance(tensor, ir.ExternalTensor), name
-        place = folder / str(tensor.location)
-        view = np.memmap(place, tensor.dtype.numpy(), "r+", tensor.offset or 0, tuple(tensor.shape.numpy()))
-        before = view.tobytes()
-        change(view)
-        assert view.tobytes() != before
-        view.flush()
+        file = folder / (drafter_file(folder) if graph == "drafter" else graph)
+        model = onnx.load(file, load_external_data=False)
+        tensor = next(t for t in model.graph.initializer if t.name.removesuffix(".weight").endswith(part))
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        if place:  # in the data file
+            offset = int(place.get("offset", 0))
+            array: Array = np.memmap(folder / place["location"], dtype, "r+", offset, tuple(tensor.dims))
+        else:
+            array = np.frombuffer(bytearray(tensor.raw_data), dtype).reshape(tensor.dims)
+        before = array.tobytes()
+        change(array)
+        assert array.tobytes() != before
+        if isinstance(array, np.memmap):
+            array.flush()
+        else:
+            tensor.raw_data = array.tobytes()
+            onnx.save(model, file)
 
     return apply
 
@@ -205,7 +211,7 @@ def manifest_option(**values: object) -> Apply:
 
 LONG = slice(700, 1000)  # positions that no short run reaches
 RARE = slice(637, 640)  # tokens of the pair's vocabulary that no text has
-LAYER = "model.layers.4.mlp.down_proj.weight"
+LAYER = "model.layers.4.mlp.down_proj"
 
 NUMBERS: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("NaN in the selector's codebook", stored("successor_codebook", fill(np.nan), "drafter"), D2),
@@ -220,8 +226,8 @@ NUMBERS: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("rare tokens' Markov rows swapped", stored("markov_w2", swapped_rows(638, 639), "drafter"), DS),
     ("the lowest bit of a layer's weight", stored(LAYER, lowest_bit), BOTH),
     ("the lowest bit of a norm", stored("model.layers.3.input_layernorm", lowest_bit), BOTH),
-    ("the lowest bit of the drafter's fusion", stored("fc.weight", lowest_bit, "drafter"), BOTH),
-    ("the lowest bit of the drafter's last norm", stored("norm.weight", lowest_bit, "drafter"), BOTH),
+    ("the lowest bit of the drafter's fusion", stored("fc", lowest_bit, "drafter"), BOTH),
+    ("the lowest bit of the context's norm", stored("hidden_norm", lowest_bit, "drafter"), BOTH),
     ("the lowest bit of a convolution's kernel", stored("kernel_projection", lowest_bit, "drafter"), D2),
     ("the lowest bit of a late rotary row", stored("cos", lowest_bit), BOTH),
 ]
@@ -233,6 +239,24 @@ GRAPHS: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("a second copy of the head", own_head, BOTH),
 ]
 
+
+def batching(**values: object) -> Apply:
+    """Set keys of the Engine's batches."""
+    return configured(of_part("engine", "dynamic_batching", **values))
+
+
+def session(role: str, **values: object) -> Apply:
+    """Set options of a graph's session."""
+    return configured(
+        lambda c, d: (d if role == "drafter" else c["model"]["decoder"])["session_options"].update(values)
+    )
+
+
+def key_heads(config: dict[str, Any], _: dict[str, Any]) -> None:
+    """Another number of key heads in what is taken back."""
+    config["model"]["decoder"]["state_groups"][2]["state_update"]["key_head_count"] = 1
+
+
 CONFIG: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("config: a shorter context", configured(of_part("model", context_length=512)), BOTH),
     ("config: max_length", configured(of_part("search", max_length=64)), BOTH),
@@ -241,17 +265,21 @@ CONFIG: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("config: no provider for the decoder", configured(of_decoder(session_options={"provider_options": []})), BOTH),
     ("config: no provider for the drafter", configured(of_drafter(session_options={"provider_options": []})), BOTH),
     ("config: fewer drafts a step", configured(of_part("speculative", max_draft_tokens=2)), BOTH),
-    ("config: one request at a time", configured(of_part("engine", "dynamic_batching", max_batch_size=1)), BOTH),
-    ("config: a small share of the GPU", configured(of_part("engine", "dynamic_batching", gpu_utilization_factor=0.01)), BOTH),
+    ("config: one request at a time", batching(max_batch_size=1), BOTH),
+    ("config: a small share of the GPU", batching(gpu_utilization_factor=0.01), BOTH),
     ("config: prompts in chunks of one", configured(of_part("search", chunk_size=1)), BOTH),
-    ("config: few tokens a step", configured(of_part("engine", "dynamic_batching", max_scheduled_tokens=16)), BOTH),
-    ("config: prefix caching", configured(of_part("engine", "dynamic_batching", prefix_caching=True)), D2),
+    ("config: few tokens a step", batching(max_scheduled_tokens=16), BOTH),
+    ("config: prefix caching", batching(prefix_caching=True), D2),
     ("config: a least length", configured(of_part("search", min_length=900)), BOTH),
-    ("config: key heads of an update", configured(lambda c, d: c["model"]["decoder"]["state_groups"][2]["state_update"].update(key_head_count=1)), BOTH),
-    ("config: a library of operators", configured(lambda c, d: c["model"]["decoder"]["session_options"].update(custom_ops_library="libevil.so")), BOTH),
-    ("config: a profile is written", configured(lambda c, d: d["session_options"].update(enable_profiling="/tmp/profile")), BOTH),
-    ("config: one thread", configured(lambda c, d: c["model"]["decoder"]["session_options"].update(intra_op_num_threads=1)), BOTH),
-]  # fmt: skip
+    ("config: key heads of an update", configured(key_heads), BOTH),
+    ("config: a library of operators", session("decoder", custom_ops_library="libops.so"), BOTH),
+    ("config: a profile is written", session("drafter", enable_profiling="profile"), BOTH),
+    ("config: one thread", session("decoder", intra_op_num_threads=1), BOTH),
+]
+
+HOT = json_file("generation_config.json", lambda data: data.update(temperature=9.0))
+GAP = json_file("draftsmith.json", lambda data: data["files"].pop("model.onnx"))
+TEMPLATE = b'{"chat_template": "{{ messages[0].content }}"}'
 
 FILES: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("tokenizer: ids rolled by one", json_file("tokenizer.json", rolled_ids), BOTH),
@@ -260,14 +288,16 @@ FILES: list[tuple[str, Apply, tuple[str, ...]]] = [
     ("tokenizer missing", remove("tokenizer.json"), BOTH),
     ("tokenizer's configuration missing", remove("tokenizer_config.json"), BOTH),
     ("another chat template", append("chat_template.jinja", b"{{ messages[0].content }}"), BOTH),
-    ("generation_config.json: sampling", json_file("generation_config.json", lambda g: g.update(temperature=9.0)), BOTH),
+    ("generation_config.json: sampling", HOT, BOTH),
     ("draftsmith.json missing", remove("draftsmith.json"), BOTH),
     ("draftsmith.json: other options", manifest_option(max_draft_tokens=1), BOTH),
-    ("draftsmith.json: a list of files with a gap", json_file("draftsmith.json", lambda m: m["files"].pop("model.onnx")), BOTH),
+    ("draftsmith.json: a list of files with a gap", GAP, BOTH),
     ("bytes behind the weights", append("model.onnx.data", b"\1" * 64), BOTH),
+    ("a second chat template", append("chat_template.json", TEMPLATE), BOTH),
+    ("a library in the folder", append("libops.so", b"\x7fELF"), BOTH),
     ("the drafter taken out", without_drafter, BOTH),
     ("the graph in another folder", outside_filename, D2),
     ("a file that is a link to one outside", linked_file, D2),
-]  # fmt: skip
+]
 
 UNSEEN = [Fault(name, apply, kinds) for name, apply, kinds in (*NUMBERS, *GRAPHS, *CONFIG, *FILES)]
