@@ -1,8 +1,8 @@
 """An export in its own 16 bits on the CPU: a lowered copy in which every result is rounded as a GPU would round it.
 
 For most operators there is no kernel of 16 bits on the CPU. A GPU's kernels compute in float32 inside and round what
-they put out, which two casts behind each operator do as well. How a real kernel adds up, and what it rounds inside, this
-cannot show.
+they put out, which two casts behind each operator do as well. How a real kernel adds up, and what it rounds inside,
+this cannot show.
 """
 
 from __future__ import annotations

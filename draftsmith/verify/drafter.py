@@ -24,8 +24,8 @@ from draftsmith.validation.drafter_reference import (
     rounding,
     scored,
 )
-from draftsmith.validation.session import Array
 from draftsmith.validation.ranges import value_types, with_ranges
+from draftsmith.validation.session import Array
 from draftsmith.verify.checks import Results, Worst
 from draftsmith.verify.folder import ExportFolder, Graph
 from draftsmith.verify.running import Running

@@ -19,8 +19,8 @@ from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
 from drafters.config import DrafterConfig
 from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
-from draftsmith.validation.session import Array
 from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
+from draftsmith.validation.session import Array
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
@@ -62,7 +62,7 @@ class Target:
     seen: dict[tuple[bytes, bool], Expected] = field(default_factory=dict)
 
     def expected(self, ids: Array, rounded: bool = False) -> Expected:
-        """Run transformers on a sequence of token ids, once: in float32, or rounding every result as the export does."""
+        """Run transformers on a sequence of token ids, once: in float32, or rounding as the export does."""
         key = (ids.tobytes(), rounded)
         if key not in self.seen:
             model, batch = self.rounding if rounded else self.model, torch.tensor(ids[None])
