@@ -70,6 +70,16 @@ class DraftSession:
 
         Extra slots repeat the first one's rows, as a slot of nobody's would: the graph must not mind.
         """
+        kept = [self._ingested(turn.taps) for turn in turns]
+        results = self.session.run(self.feeds(turns, extra_slots))
+        take_ranges(results, self.largest)
+        self.results = results
+        self.length = self.length + np.array([len(rows) for rows in kept], np.int32)
+        slots = iter(zip(results["draft_candidate_ids"], results["draft_scores"], strict=True))
+        return [next(slots) if turn.anchor is not None else None for turn in turns]
+
+    def feeds(self, turns: Sequence[Turn], extra_slots: int = 0) -> dict[str, Array]:
+        """What the graph is given for them, beside the caches. Context rows that no block can see are passed over."""
         drafted = [turn.anchor for turn in turns if turn.anchor is not None]
         taps = [self._ingested(turn.taps) for turn in turns]
         self.length += np.array([len(turn.taps) - len(kept) for turn, kept in zip(turns, taps, strict=True)], np.int32)
@@ -89,12 +99,7 @@ class DraftSession:
         }
         if "q_row_map" in self.inputs:  # of other tools' graphs: the block row whose query a row gets
             feeds["q_row_map"] = self._query_rows(qkv, cumulative, len(drafted) + extra_slots)
-        results = self.session.run(feeds)
-        take_ranges(results, self.largest)
-        self.results = results
-        self.length = self.length + np.array([len(kept) for kept in taps], np.int32)
-        slots = iter(zip(results["draft_candidate_ids"], results["draft_scores"], strict=True))
-        return [next(slots) if turn.anchor is not None else None for turn in turns]
+        return feeds
 
     def _query_rows(self, qkv: list[int], cumulative: list[int], slots: int) -> Array:
         """Block rows get their own query; a context row any of its request's block, or the first where it has none."""

@@ -43,6 +43,15 @@ class PackedSession:
 
     def __call__(self, rows: Sequence[Array]) -> dict[str, list[Array]]:
         """Run each request's new tokens (``[n]`` each, at least one); gives logits and the rest, split by request."""
+        feeds = self.feeds(rows)
+        results = self.session.run(feeds)
+        take_ranges(results, self.largest)
+        cumulative = feeds["cumulative_sequence_lengths"]
+        self.past = self.past + np.diff(cumulative)
+        return self._split(results, cumulative, len(rows))
+
+    def feeds(self, rows: Sequence[Array]) -> dict[str, Array]:
+        """What the graph is given for them, beside the states."""
         counts = np.array([len(row) for row in rows], np.int32)
         cumulative = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         total = self.past + counts
@@ -63,10 +72,7 @@ class PackedSession:
         if "state_update_active" in self.inputs:
             feeds["state_update_capture_count"] = np.zeros(len(rows), np.int32)
             feeds["state_update_active"] = np.zeros(1, np.int32)
-        results = self.session.run(feeds)
-        take_ranges(results, self.largest)
-        self.past = total
-        return self._split(results, cumulative, len(rows))
+        return feeds
 
     def _split(self, results: dict[str, Array], cumulative: Array, count: int) -> dict[str, list[Array]]:
         given = {}

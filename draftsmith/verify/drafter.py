@@ -43,8 +43,7 @@ class _Errors:
 
     Attributes:
         scores: Of scores.
-        gaps: By how much each candidate is behind the reference's in its place, over the largest logit.
-        different: How many candidates are others than the reference's.
+        gaps: How far each candidate that is another than the reference's is from it, over the largest logit.
         wrong: How many are no candidates: no tokens, or twice in a row.
         candidates: How many there were.
         parts: Of parts by themselves.
@@ -53,7 +52,6 @@ class _Errors:
 
     scores: Worst = field(default_factory=Worst)
     gaps: list[float] = field(default_factory=list)
-    different: int = 0
     wrong: int = 0
     candidates: int = 0
     parts: dict[str, Worst] = field(default_factory=dict)
@@ -139,10 +137,12 @@ def _tell(errors: _Errors, setting: _Setting, results: Results) -> None:
     """Note what the runs gave."""
     running = setting.running
     limit = errors.allowed("logits", running)
-    wrong = errors.wrong + sum(not gap <= limit for gap in errors.gaps)
+    far = sum(not gap <= limit for gap in errors.gaps)
+    wrong = errors.wrong + far
     what = f"of {errors.candidates} candidates, {wrong} differ from the reference's"
     if running.rounds:
-        what += f", {errors.different - wrong} more are as good within {limit:.1e}{errors.beside('logits')}"
+        most = max(errors.gaps, default=0.0)
+        what += f", {len(errors.gaps) - far} more by {most:.1e} of {limit:.1e} at most{errors.beside('logits')}"
     results.stated("drafter candidates", what, ["ids must be equal"] if wrong else [], errors.candidates)
     what = "every pair of neighbouring candidates, two requests, four runs"
     limit = errors.allowed("scores", running)
@@ -216,7 +216,6 @@ def _compare(
     most = max(1e-30, float(np.abs(logits[finite]).max()))
     gaps = np.abs(np.take_along_axis(logits, ids, -1) - np.take_along_axis(logits, wanted, -1)) / most
     errors.gaps += gaps[ids != wanted].tolist()
-    errors.different += int((ids != wanted).sum())
     errors.wrong += sum(len(set(row)) < len(row) for row in ids.tolist())
     chosen = torch.from_numpy(ids.astype(np.int64))
     truth = scored(reference, hidden, anchor, chosen).scores.numpy()
@@ -224,7 +223,7 @@ def _compare(
     for own, state in zip(references[1:], states[1:], strict=True):
         rounded = drafted_hidden(own, state, anchor)
         difference = np.abs(all_logits(own, rounded).float().numpy()[finite] - logits[finite])
-        errors.add_own("logits", 2 * float(difference.max()) / most)  # of two tokens, each may be off
+        errors.add_own("logits", float(difference.max()) / most)
         errors.add_own("scores", relative(scored(own, rounded, anchor, chosen).scores.numpy(), truth))
 
 

@@ -76,7 +76,7 @@ def verify(
             Checkpoint(drafter_folder, "--drafter")  # a folder that is none is a mistake of the request
             fault = "genai_config.json has no drafter, so nothing was compared with what --drafter names"
             results.stated("drafter", str(drafter_folder), [fault])
-        prove(export, target, drafter, results, COPIES[provider] if run else None)
+        prove(export, target, drafter, results, run, COPIES[provider])
     return export
 
 
@@ -85,7 +85,8 @@ def prove(
     target: Target | None,
     drafter: DrafterSource | None,
     results: Results,
-    copy: Copy | None = LOWERED,
+    run: bool = True,
+    copy: Copy = LOWERED,
 ) -> None:
     """Check an export that is open, beside what it was made from.
 
@@ -94,18 +95,19 @@ def prove(
         target: What its target was made from.
         drafter: What its drafter was made from.
         results: Where the checks go.
-        copy: What is run of it; None runs nothing.
+        run: Whether its graphs are run, too.
+        copy: What is run of it.
 
     Raises:
         ExportError: The machine has no room for it, or the copy cannot be made of such an export.
     """
-    if copy:
+    if run:
         copy.check(export, target)
     proof = Proof(export, target, drafter, results, check_files(export, results))
     for name, check in FILE_CHECKS:
         with results.guarded(name):
             check(proof)
-    if not proof.readable or copy is None:
+    if not proof.readable or not run:
         results.incomplete("numbers", "not run: " + ("only files were asked for" if proof.readable else "see files"))
         return
     with _copied(proof, copy) as running:

@@ -30,7 +30,15 @@ def test_all_checks_run_and_it_fails(made: tuple[Path, Path]) -> None:
     assert done.returncode == 1, done.stderr
     found = {name: verdict for verdict, name in re.findall(r"^(\w+) +([^:\n]+): ", done.stdout, re.MULTILINE)}
     assert "stopped:" not in done.stdout
-    for name in ("logits", "tap 2", "tap 4", "tap 6", "drafter candidates", "drafter scores", "Engine and transformers"):
+    for name in (
+        "logits",
+        "tap 2",
+        "tap 4",
+        "tap 6",
+        "drafter candidates",
+        "drafter scores",
+        "Engine and transformers",
+    ):
         assert found[name] == "FAILED", done.stdout
     assert found["files"] == found["sharing"] == found["drafts"] == "passed", done.stdout
     assert {"drafter head", "Engine with drafts"} <= found.keys()
