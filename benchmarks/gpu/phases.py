@@ -32,7 +32,7 @@ class Phase:
 
     name: str
     command: tuple[str, ...]
-    seconds: int
+    seconds: float
     after: tuple[str, ...] = ()
 
 

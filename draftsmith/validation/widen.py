@@ -47,6 +47,9 @@ def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
     for section in _graph_sections(config):
         name = section["filename"]
         model = ir.load(export / name)
+        for value in model.graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = by_real_path(value.const_value, export)
         widen_graph(model.graph)
         lower_graph(model)
         ir.save(model, copy / name, external_data=f"{name}.data")
@@ -58,6 +61,25 @@ _GRAPH = {f.name for kind in (Decoder, BlockDrafter) for f in dataclasses.fields
 _GRAPH |= {"sliding_window", "layer_types", "conv_cache_size"}
 _GRAPH |= {"sampled_proposal", "independent_sampling", "sampling_temperature", "sampling_top_p", "sampling_min_p"}
 _TOP = {"model", "search", "engine", "speculative"}
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is that of a file in the folder itself, and not a path."""
+    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+
+
+def by_real_path(tensor: ir.ExternalTensor, folder: Path) -> ir.ExternalTensor:
+    """A tensor of an export by the real path of its data: onnx_ir reads no links, which the Hub's cache is made of.
+
+    Raises:
+        ValueError: Its data file is named by a path.
+    """
+    if not is_plain(str(tensor.location)):
+        raise ValueError(f"{tensor.name} refers to {str(tensor.location)!r}, which is not the name of a file")
+    path = (folder / str(tensor.location)).resolve()
+    return ir.ExternalTensor(
+        path, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=str(tensor.name)
+    )
 
 
 def needed_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +94,7 @@ def needed_config(config: dict[str, Any]) -> dict[str, Any]:
     plain = {key: value for key, value in model.items() if key in _MODEL or key.endswith("_token_id")}
     needed["model"] = plain | {name: {k: v for k, v in s.items() if k in _GRAPH} for name, s in sections.items()}
     for section in sections.values():
-        if Path(section["filename"]).name != section["filename"]:
+        if not is_plain(section["filename"]):
             raise ValueError(f"filename {section['filename']!r} is not the name of a file of the folder")
     return needed
 

@@ -13,8 +13,9 @@ import onnxruntime_genai as og
 
 from builder.output import MANIFEST
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
+from draftsmith.validation.widen import by_real_path, is_plain
 from draftsmith.verify.checks import Results
-from draftsmith.verify.folder import CONFIG, ExportFolder, Graph, is_plain
+from draftsmith.verify.folder import CONFIG, ExportFolder, Graph
 from draftsmith.verify.machine import machine_trouble
 from onnxkit.weights.save import PRODUCER
 from onnxkit.weights.streamed import BLOCK_ELEMENTS
@@ -94,6 +95,8 @@ def _check_values(export: ExportFolder, results: Results) -> None:
                 continue
             count += 1
             place = (str(tensor.location), tensor.offset) if isinstance(tensor, ir.ExternalTensor) else (name, None)
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor = by_real_path(tensor, export.path)
             if place not in seen and not _finite(tensor):
                 faults.append(f"{graph.path.name}: {name} holds what is not a finite number")
             seen.add(place)

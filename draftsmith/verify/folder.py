@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from builder.output import MANIFEST
+from draftsmith.validation.widen import is_plain
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
 from onnxkit.weights.save import PRODUCER
@@ -121,11 +122,6 @@ def open_export(path: Path) -> ExportFolder:
     named = [role for role in DRAFTERS if role in model]
     drafter = _graph(path, model, named[0]) if named else None
     return ExportFolder(path, config, decoder, drafter, _manifest(path))
-
-
-def is_plain(name: str) -> bool:
-    """Whether a name is that of a file in the folder itself, and not a path."""
-    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
 def _check_link(folder: Path, entry: Path) -> None:

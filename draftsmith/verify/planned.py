@@ -1,4 +1,4 @@
-"""The export planned again from what it records and the checkpoints, and every file compared with what would be written.
+"""The export planned again from what it records and the checkpoints, and each file compared with what would be written.
 
 Exports are deterministic. The plan is written by the export's own code to a folder of its own, without the weights: the
 model files say where each tensor lies, and what the tensors hold is compared as a stream that is never stored.

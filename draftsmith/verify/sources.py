@@ -21,6 +21,7 @@ from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
 from draftsmith.validation.session import Array
+from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
@@ -233,6 +234,8 @@ def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSou
             if tensor is None or (graph.role != "decoder" and own.get(name)):
                 continue
             compared += 1
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor = by_real_path(tensor, export.path)
             expected = target.table(name)
             if tuple(tensor.shape.numpy()) != tuple(expected.shape) or tensor.numpy().tobytes() != _bytes(expected):
                 faults.append(f"{graph.path.name}: {name} is not the checkpoint's")

@@ -1,4 +1,4 @@
-"""Faults that no short run shows: rows and bits that are seldom read, settings and files that nothing of a run reads."""
+"""Faults that no short run shows: rows and bits that are seldom read, settings and files that no run reads."""
 
 from __future__ import annotations
 
