@@ -28,9 +28,7 @@ from benchmarks.gpu.plan import LIMIT_S, Sizes, plan
 Json = dict[str, Any]
 
 
-def check(
-    out: Path, work: Path, python: Path | None, wheels: Path | None, sizes: Sizes, patience: float = 1.0
-) -> Json:
+def check(out: Path, work: Path, python: Path | None, wheels: Path | None, sizes: Sizes, patience: float = 1.0) -> Json:
     """Run all phases, each with ``patience`` times its time; gives what was written."""
     started, results = time.monotonic(), {}
     report: Json = {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "sizes": sizes.name}

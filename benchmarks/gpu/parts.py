@@ -34,7 +34,8 @@ def main() -> None:
     export, graphs = Path(sys.argv[1]), sys.argv[2] == "on"
     prompt, count = map(int, sys.argv[3:5])
     model = json.loads((export / "genai_config.json").read_text(encoding="utf-8"))["model"]
-    place = Place((("CUDAExecutionProvider", {"enable_cuda_graph": str(int(graphs))}),), "cuda", alone=True)
+    cuda = ("CUDAExecutionProvider", {"enable_cuda_graph": str(int(graphs))})
+    place = Place((cuda, "CPUExecutionProvider"), "cuda")  # the other builder's graphs have nodes for the CPU
     rng = np.random.default_rng(0)
     results: Json = {}
     file = export / model["decoder"]["filename"]

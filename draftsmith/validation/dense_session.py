@@ -17,8 +17,8 @@ class DenseSession:
         largest: The largest magnitudes of a graph with ranges, by place.
     """
 
-    def __init__(self, graph: Path, batch: int, place: Place = CPU, data: Path | None = None) -> None:
-        self.session = Session(graph, place, data)
+    def __init__(self, graph: Path, batch: int, place: Place = CPU) -> None:
+        self.session = Session(graph, place)
         self.largest: dict[str, float] = {}
         self.length = 0
         sizes = {"batch_size": batch, "past_sequence_length": 0}

@@ -25,9 +25,8 @@ class PackedSession:
         pages: int = 12,
         page: int = 256,
         place: Place = CPU,
-        data: Path | None = None,
     ) -> None:
-        self.session = Session(graph, place, data, paged=True)
+        self.session = Session(graph, place, paged=True)
         self.largest: dict[str, float] = {}
         self.inputs = self.session.inputs
         rng = np.random.default_rng(0)

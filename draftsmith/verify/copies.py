@@ -85,7 +85,8 @@ def _link(export: ExportFolder, work: Path) -> Running:
     (folder / CONFIG).write_text(json.dumps(config, indent=4), encoding="utf-8")
     dtype = TORCH[activation_type(export.decoder)]
     place = GPU if export.packed else GPU_AND_CPU
-    return Running(folder, work, place, data=export.path, limit=torch.finfo(dtype).eps, multiple=MULTIPLE)
+    data = {path.resolve().parent for path in export.path.iterdir() if path.is_file()}
+    return Running(folder, work, place, data=data.pop(), limit=torch.finfo(dtype).eps, multiple=MULTIPLE)
 
 
 def _session_options(section: dict[str, Any]) -> dict[str, Any]:

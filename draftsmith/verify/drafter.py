@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from draftsmith.validation.drafter_reference import (
 )
 from draftsmith.validation.ranges import value_types, with_ranges
 from draftsmith.validation.session import Array
+from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results, Worst
 from draftsmith.verify.folder import ExportFolder, Graph
 from draftsmith.verify.running import Running
@@ -124,10 +125,10 @@ def check_drafter(
     setting = _Setting(export, running, reference, target, source)
     if running.rounds:  # the export's own graph, and then one that puts out its parts, which may be fused otherwise
         errors, _ = _run(file, [], setting)
-        parts, _ = _run(*_with_probes(file, graph.model.graph, value_types(graph.model.graph)), setting)
+        parts, _ = _run(*_with_probes(file, graph.model.graph, running), setting, running.data)
         errors.parts, errors.own = parts.parts, parts.own | errors.own
     else:
-        path, probes = _with_probes(file, graph.model.graph)
+        path, probes = _with_probes(file, graph.model.graph, running)
         errors, largest = _run(with_ranges(path, graph.model.graph, dtype), probes, setting)
         tell_ranges("drafter ranges", dtype, largest, results)
     _tell(errors, setting, results)
@@ -158,13 +159,15 @@ def _tell(errors: _Errors, setting: _Setting, results: Results) -> None:
             results.incomplete(f"drafter {part}", "not compared by itself: not found in this graph")
 
 
-def _run(path: Path, probes: list[_Probe], setting: _Setting) -> tuple[_Errors, dict[str, float]]:
+def _run(
+    path: Path, probes: list[_Probe], setting: _Setting, data: Path | None = None
+) -> tuple[_Errors, dict[str, float]]:
     """Four runs of two requests, each beside the reference; and in 16 bits, beside PyTorch's own run in them."""
     running, config, errors = setting.running, setting.source.config, _Errors()
     section = setting.graph.section
     window = section["sliding_window"] if section.get("sliding_window", -1) > 0 else None
     block, mask = config.block_size, config.mask_token_id
-    session = DraftSession(path, 2, block, mask, window, place=running.place, data=running.data)
+    session = DraftSession(path, 2, block, mask, window, place=running.place, data=data)
     references = setting.references()
     requests = [[Request() for _ in references] for _ in range(2)]
     length = min(_LENGTH, setting.export.context)
@@ -252,24 +255,29 @@ def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _with_probes(
-    path: Path, stored: ir.Graph, types: Mapping[str, ir.DataType] | None = None
-) -> tuple[Path, list[_Probe]]:
+def _with_probes(path: Path, stored: ir.Graph, running: Running) -> tuple[Path, list[_Probe]]:
     """The graph that runs with the probed values as further outputs, in a file beside it.
 
     Args:
         path: The graph.
         stored: The export's, whose values have the same names.
-        types: The types of values that have none by themselves; where not given, all are float32.
+        running: The copy that the graph is of.
     """
     model = ir.load(path)
     probes = [*_head_probe(stored), *_convolution_probes(stored)]
+    types = value_types(stored) if running.rounds else {}
     known = {str(value.name) for value in model.graph.outputs}
     values = {str(output.name): output for node in model.graph for output in node.outputs}
     for name in dict.fromkeys(name for probe in probes for name in (*probe.inputs, probe.output)):
         if name not in known:
-            values[name].type = values[name].type or ir.TensorType(types[name] if types else ir.DataType.FLOAT)
+            values[name].type = values[name].type or ir.TensorType(types.get(name, ir.DataType.FLOAT))
             model.graph.outputs.append(values[name])
+    for value in model.graph.initializers.values() if running.data else ():
+        if isinstance(value.const_value, ir.ExternalTensor):  # by its real name in the folder where it really is
+            tensor = by_real_path(value.const_value, path.parent)
+            place = (tensor.offset, tensor.length, tensor.dtype)
+            name = Path(tensor.location).name
+            value.const_value = ir.ExternalTensor(name, *place, shape=tensor.shape, name=str(tensor.name))
     probed = path.with_name(f"probed-{path.name}")
     ir.save(model, probed)
     return probed, probes

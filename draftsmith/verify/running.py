@@ -20,7 +20,8 @@ class Running:
         folder: The copy: the same files by the same names.
         work: Where further files may be written; removed when the proof ends.
         place: Where its graphs run.
-        data: The folder of the graphs' external data, where that is not the copy's own.
+        data: The folder in which the weights really are, where the copy has links to them: a graph that is changed, and
+            so is no link, may not read files elsewhere through links.
         limit: The largest difference of numbers that passes, over the largest value where that is above 1; in 16 bits
             the least that a limit can be.
         tie: How far apart logits may be for either token to be the likeliest; in 16 bits that is measured, too.

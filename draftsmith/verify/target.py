@@ -180,7 +180,7 @@ def _run_packed(export: ExportFolder, running: Running, target: Target) -> _Seen
     lengths = [min(length, export.context) for length in _LENGTHS]
     steps = list(zip(*(chunks(length, min(_STEPS, *lengths)) for length in lengths), strict=True))
     pages = 2 * -(-max(lengths) // page) + 4
-    session = PackedSession(_graph_file(export, running), 2, pages, page, running.place, running.data)
+    session = PackedSession(_graph_file(export, running), 2, pages, page, running.place)
     pruned = "logits_indices" in session.inputs
     requests = texts(target, lengths, (1, 2), running.rounds)
     seen, at = _Seen(largest=session.largest), [0, 0]
@@ -195,7 +195,7 @@ def _run_packed(export: ExportFolder, running: Running, target: Target) -> _Seen
 
 
 def _run_dense(export: ExportFolder, running: Running, target: Target) -> _Seen:
-    session = DenseSession(_graph_file(export, running), 1, running.place, running.data)
+    session = DenseSession(_graph_file(export, running), 1, running.place)
     length = min(_DENSE, export.context)
     singles = min(_SINGLY, length // 2)
     (text,) = texts(target, [length], (1,), running.rounds)
