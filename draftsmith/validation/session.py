@@ -113,10 +113,12 @@ class Session:
                 binding.bind_ortvalue_output(name, self.states[past[name]])
             else:
                 binding.bind_output(name, self.device)
-        self.session.run_with_iobinding(binding)
+        unrecorded = ort.RunOptions()
+        unrecorded.add_run_config_entry("gpu_graph_id", "-1")
+        self.session.run_with_iobinding(binding, unrecorded)
         outputs = dict(zip(self.outputs, binding.get_outputs(), strict=True))
         binding.clear_binding_outputs()
-        for name, value in outputs.items():  # a recorded graph writes where it has written before
+        for name, value in outputs.items():  # a recorded graph writes where it wrote when it was recorded
             binding.bind_ortvalue_output(name, value)
         seconds = []
         for _ in range(warm + count):
