@@ -83,7 +83,7 @@ FAULTS_OF_NUMBERS = (
     "every tap one layer late",
     "a tap behind the norm",
     "target: rope base 1.5 times",
-    "target: q and k norms swapped",
+    "target: a window",
     "target: decays of another layer",
 )
 

@@ -57,6 +57,7 @@ def test_runs(folder: Path, variant: Variant, capability: int) -> None:
     assert (run.result["drafts"] > 0) == variant.drafts
     assert not run.refusals
     assert not host_copies(run)
+    assert any(record["op"] == "graph launch" for record in run.records), "CUDA graphs are on by default"
     if variant.drafts:
         replays = [record for record in run.records if "ReplayGatedDeltaNet" in record.get("name", "")]
         assert replays, "a rejected draft must be taken out of the linear layers' states"

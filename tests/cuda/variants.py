@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from tests.checkpoints import TINY, text_only, text_only_names, tie, variant, without_head, yarn
+from tests.checkpoints import TINY, Json, text_only, text_only_names, tie, variant, without_head, yarn
 from tests.cuda.shapes import RELEASES, Heads, write_target, write_wide_drafter
 from tests.dialects import PAIRS, options_of, with_sinks, write_as
 from tests.drafters import Change, drafter, own, sliding, top
@@ -76,7 +76,14 @@ def targets() -> Iterator[Variant]:
         yield Variant(f"target, {name}", precision, options)
     tied = Variant("target, tied", target=lambda folder: variant(folder, config=tie, tensors=without_head))
     text = Variant("target, text only", target=lambda at: variant(at, config=text_only, tensors=text_only_names))
-    yield from (tied, text, Variant("target, YaRN", target=lambda folder: variant(folder, config=yarn)))
+    yield from (tied, text, Variant("target, YaRN", target=lambda folder: variant(folder, config=long)))
+
+
+def long(config: Json) -> None:
+    """YaRN to a context that the prompts here fit into."""
+    yarn(config)
+    text = config["text_config"]
+    text["rope_parameters"]["original_max_position_embeddings"] = text["max_position_embeddings"] = 1024
 
 
 def dialects() -> Iterator[Variant]:
