@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from builder.option_table import OPTIONS, parse_extra_options
 from builder.options import PRECISIONS, BuildOptions
@@ -19,8 +19,34 @@ from onnxkit.errors import ExportError, did_you_mean
 _USAGE_ERROR = 2
 
 
+class _Once(argparse.Action):
+    """Keeps a flag's value and refuses a second one that differs. argparse itself drops the first in silence."""
+
+    first: tuple[str, object] | None = None
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        """Store the value."""
+        if option_string and self.first and self.first[1] != values:
+            raise ExportError(
+                "A flag is given twice, with two values.",
+                where=option_string,
+                found=f"{values} after {self.first[0]} {self.first[1]}",
+                accepted="each flag once",
+                fix="Remove one of the two.",
+            )
+        self.first = (option_string, values) if option_string else None
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors look like all others of this tool."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print."""
@@ -67,7 +93,14 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where -m keeps what it downloads (default: the Hub's own cache); without effect with -i",
     )
-    parser.add_argument("--extra_options", nargs="+", default=[], metavar="KEY=VALUE", help="see below")
+    parser.add_argument(
+        "--extra_options",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="see below; given more than once, all of them hold",
+    )
 
 
 def options_help() -> str:

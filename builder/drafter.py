@@ -10,7 +10,7 @@ from builder.option_table import DRAFTER_OPTIONS
 from builder.options import BuildOptions
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
-from drafters import reading
+from drafters import conventions, reading
 from drafters.build import build_drafter
 from drafters.config import DrafterConfig, DSpark
 from drafters.drafter import DrafterOptions
@@ -18,7 +18,7 @@ from drafters.homes import Homes
 from drafters.identify import TITLES
 from drafters.keys import DFLASH, DFLASH2, DSPARK
 from drafters.names import draft_names
-from drafters.reading import identity, read_identified
+from drafters.reading import Identity, identity, read_identified
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
@@ -39,11 +39,13 @@ class Drafter:
         checkpoint: Its folder, opened.
         config: Its configuration, with a block of the length that is exported.
         trained_block: The length of the block that it was trained with.
+        last_tap: What it reads of the target's last layer, ``raw`` or ``normed``; None where it has no tap there.
     """
 
     checkpoint: Checkpoint
     config: DrafterConfig
     trained_block: int
+    last_tap: str | None = None
 
     @property
     def title(self) -> str:
@@ -83,13 +85,55 @@ def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, na
     found = identity(folder)
     _check_kind(options, found.family)
     top_k = options.dspark_top_k if found.family == DSPARK else options.dflash2_top_k
-    config = read_identified(folder, found, top_k, options.drafter_block_size)
+    config = read_identified(
+        folder,
+        found,
+        top_k,
+        options.drafter_block_size,
+        rope_theta=options.drafter_rope_theta,
+        target_vocab=target.vocab_size,
+    )
     most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
     if config.top_k > most:
         raise _misfit(f"{config.option_prefix}_top_k", config.top_k, f"1 to {most} (the rows of its head)")
     _check_fit(folder, found.homes, config, target)
     config = sharing(folder, config, checkpoint, names)
-    return Drafter(folder, _shortened(options, config), config.block_size)
+    last = conventions.last_tap(found.dialect, options.last_tap) if target.num_hidden_layers in config.taps else None
+    added = [*_rotary_notes(config, target, options), *_vocabulary_notes(found, target)]
+    if last:
+        added.append(_last_tap_note(last, found, options))
+    config = replace(config, notes=(*config.notes, *added))
+    return Drafter(folder, _shortened(options, config), config.block_size, last)
+
+
+def _rotary_notes(config: DrafterConfig, target: TargetConfig, options: BuildOptions) -> list[str]:
+    """A note where a drafter turns its positions with another base than its target, as few do that were trained well.
+
+    Context keys come from the target's hidden states at the same positions, but the drafter rotates them by itself, so
+    that another base is no fault in itself; it is where an exporter wrote what was not trained with.
+    """
+    own, targets = config.rotary.theta, target.rotary.theta
+    if own == targets or options.drafter_rope_theta is not None:
+        return []
+    return [
+        f"its rotary base is {own:g}, the target's {targets:g}; most drafters are trained with their target's. If few "
+        f"drafts are accepted, compare an export with drafter_rope_theta={targets:g}"
+    ]
+
+
+def _vocabulary_notes(found: Identity, target: TargetConfig) -> list[str]:
+    declared = found.homes.integer("vocab_size")
+    if declared == target.vocab_size:
+        return []
+    return [f"its vocab_size is {declared}, the target's {target.vocab_size}; it has no row for each token, and fits"]
+
+
+def _last_tap_note(last: str, found: Identity, options: BuildOptions) -> str:
+    """What is read of the target's last layer, why, and how to have the other."""
+    ways = {"raw": "before the final norm", "normed": "behind the final norm"}
+    why = "as last_tap asks for" if options.last_tap else f"as {found.dialect.name} captures it while training"
+    other = "raw" if last == "normed" else "normed"
+    return f"it reads the target's last layer {ways[last]}, {why}; last_tap={other} has it {ways[other]}"
 
 
 def sharing(drafter: Checkpoint, config: DrafterConfig, target: Checkpoint, names: StoredNames) -> DrafterConfig:
@@ -117,17 +161,33 @@ def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, t
     for key, wanted in (
         ("hidden_size", target.hidden_size),
         (hidden_key, target.hidden_size),
-        ("vocab_size", target.vocab_size),
         ("num_target_layers", target.num_hidden_layers),
+        ("target_num_hidden_layers", target.num_hidden_layers),
     ):
         found = declared.integer(key, default=wanted)
         if found != wanted:
             raise _other_target(declared.place(key), found, f"{wanted}, as the target has")
+    if config.vocab_size != target.vocab_size:
+        raise _other_vocabulary(declared.place("vocab_size"), config, target)
     beyond = [layer for layer in config.target_layer_ids if layer >= target.num_hidden_layers]
     if beyond:
         accepted = f"0 to {target.num_hidden_layers - 1}: the target has {target.num_hidden_layers} layers"
         taps = declared.first_of("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
         raise _other_target(declared.place(str(taps)), f"the output of layer {beyond[0]}", accepted)
+
+
+def _other_vocabulary(where: str, config: DrafterConfig, target: TargetConfig) -> ExportError:
+    """A drafter with tables of its own, which have another number of rows than the target's."""
+    difference = config.vocab_size - target.vocab_size
+    way = "more" if difference > 0 else "fewer"
+    return ExportError(
+        "The drafter's vocabulary is not the target's.",
+        where=where,
+        found=f"{config.vocab_size}, {abs(difference)} {way} than the target's {target.vocab_size}",
+        accepted=f"{target.vocab_size}: the drafter has tables with a row for each token",
+        fix="Use the release of the target that it was trained for. If one of the two was padded or trimmed, bring "
+        "both to one number of rows: resize the target's embedding and head, or the drafter's tables and vocab_size.",
+    )
 
 
 def _other_target(where: str, found: object, accepted: str) -> ExportError:
@@ -197,6 +257,8 @@ def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_si
         )
     if options.prefix_caching and config.kind == DSPARK:
         raise _misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
+    if options.last_tap and drafter.last_tap is None:
+        raise _misfit("last_tap", options.last_tap, "nothing: the drafter does not read the target's last layer")
     drafts = options.max_draft_tokens or min(config.num_draft_tokens, ENGINE_DRAFTS)
     if drafts > config.num_draft_tokens:
         raise _misfit("max_draft_tokens", drafts, f"1 to {config.num_draft_tokens}, the drafts of a block")
@@ -207,6 +269,7 @@ def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_si
         options,
         use_paged_attention=True,
         aux_hidden_state_layers=config.taps,
+        last_tap=drafter.last_tap,
         max_draft_tokens=drafts,
         state_update_capacity=capacity,
         max_batch_size=options.max_batch_size or _batch_size(drafter, context_length, page_size),
@@ -222,14 +285,15 @@ def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
     return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
 
 
-def plan_drafter(drafter: Drafter, options: DrafterOptions) -> ir.Model:
+def plan_drafter(drafter: Drafter, options: DrafterOptions, *, allow_nonfinite: bool = False) -> ir.Model:
     """The drafter's graph, every initializer but the shared ones with its tensor.
 
     Raises:
         ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
     """
     model, module = build_drafter(drafter.config, options)
-    plan_tensors(module, drafter.checkpoint, draft_names(drafter.checkpoint))
+    names = draft_names(drafter.checkpoint)
+    plan_tensors(module, drafter.checkpoint, names, allow_nonfinite=allow_nonfinite)
     return model
 
 
@@ -255,4 +319,4 @@ def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[
             f"drafter: it was made for {trained} positions, the context has {context_length}; beyond the former its "
             "drafts may be poor"
         )
-    return [*found, *(f"drafter: {note}" for note in config.notes)]
+    return [*found, *(f"drafter: {note}" for note in (*config.notes, *drafter.checkpoint.index_notes()))]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from builder.drafter import MAX_BATCH_SIZE, POOL_LIMIT, Drafter
 from builder.qwen35.config import FULL, TargetConfig
 from builder.sizes import readable
+from onnxkit.errors import ExportError
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,34 @@ class DrafterCost:
     def pool(self) -> int:
         """Bytes of the rings of all requests, which the runtime allocates at the start; 0 where there are none."""
         return (self.pages or 0) * self.page_size * self.drafter.token_bytes() * self.requests
+
+    @property
+    def least_blocks(self) -> int:
+        """The fewest pages that the Engine starts with: it takes the drafter's cache from num_blocks of the target's.
+
+        A ring is there from the start; a cache that grows has a page for each of the target's, and those of a block
+        more for each request. Beside it one page of the target's must be left.
+        """
+        block_pages = -(-self.drafter.config.block_size // self.page_size)
+        growing = self.page_size * self.drafter.token_bytes() * (1 + self.requests * block_pages)
+        reserved = growing if self.pages is None else self.pool
+        return 1 - (-reserved // (self.page_size * self.target_token))
+
+    def check_blocks(self, num_blocks: int | None) -> None:
+        """See that the pages that are asked for have room for the drafter's cache.
+
+        Raises:
+            ExportError: They have not; the Engine would not start.
+        """
+        if num_blocks is not None and num_blocks < self.least_blocks:
+            raise ExportError(
+                "The cache has no room for the drafter's.",
+                where=f"--extra_options num_blocks={num_blocks}",
+                found=f"{num_blocks} pages of {self.page_size} tokens, of which the drafter's cache takes "
+                f"{self.least_blocks - 1} for {self.requests} requests",
+                accepted=f"{self.least_blocks} or more, and as many as the texts need",
+                fix="Raise num_blocks, lower max_batch_size, or leave num_blocks out.",
+            )
 
     def lines(self) -> list[str]:
         """The cost for people."""

@@ -34,6 +34,7 @@ from builder.runtime_config import (
 )
 from builder.sizes import readable
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
+from drafters.conventions import NORMED, RAW
 from drafters.drafter import DrafterOptions
 from genai_config.sections import GenaiConfig
 from onnxkit import __version__
@@ -177,9 +178,10 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
     page_size = _page_size(options, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)
+    options = _settled_taps(options, config)
     target = _target_options(options, config, names, context_length, page_size)
     model, module = (build_packed if options.use_paged_attention else build_dense)(config, target)
-    plan_tensors(module, checkpoint, names)
+    plan_tensors(module, checkpoint, names, allow_nonfinite=options.allow_nonfinite)
     generation = generation_config(checkpoint)
     section = drafter_section(drafter, options, context_length) if drafter else None
     genai = target_genai_config(config, options, target, generation, MODEL_FILE, section)
@@ -188,9 +190,10 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
     notes = [
         *names.notes,
         *_dtype_note(checkpoint, names),
+        *checkpoint.index_notes(),
         *tokenizer.notes,
         *stop_notes(checkpoint, stop_ids(config, generation)),
-        *(search_notes(generation) if drafter else ()),
+        *search_notes(generation, drafter is not None),
     ]
     build = Plan(options, model, genai, tokenizer, tuple(notes))
     return _with_drafter(build, drafter, target, config) if drafter else build
@@ -206,7 +209,7 @@ def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: T
         embedding=EMBEDDING,
         head=EMBEDDING if target.tied else HEAD,
     )
-    model = plan_drafter(drafter, graph_options)
+    model = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
     assert plan.config.model.drafter is not None and options.max_batch_size is not None
     check_names(plan.config.model.drafter, model.graph)
     cost = DrafterCost(
@@ -218,6 +221,7 @@ def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: T
         pages=drafter.ring_pages(target.context_length, target.page_size),
         requests=options.max_batch_size,
     )
+    cost.check_blocks(options.num_blocks)
     notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
     return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(target.context_length)))
 
@@ -231,14 +235,18 @@ def _target_options(
         include_hidden_states=options.include_hidden_states,
         tied=names.tied,
         style=Style(DTYPE_OF[options.precision]),
-        taps=_taps(options, config),
+        taps=options.aux_hidden_state_layers,
+        normed_last_tap=options.last_tap == NORMED,
         page_size=page_size,
         capacity=options.state_update_capacity or 0,
     )
 
 
-def _taps(options: BuildOptions, config: TargetConfig) -> tuple[int, ...]:
-    """The tapped layers. A tap is the stream entering a layer; the number of layers stands for the final norm."""
+def _settled_taps(options: BuildOptions, config: TargetConfig) -> BuildOptions:
+    """The options with what a tap on the last layer is. One that is given by hand is the stream before the norm.
+
+    A tap is the stream entering a layer; the number of layers stands for the stream that leaves the last one.
+    """
     taps, count = options.aux_hidden_state_layers, config.num_hidden_layers
     if taps and max(taps) > count:
         raise ExportError(
@@ -248,7 +256,17 @@ def _taps(options: BuildOptions, config: TargetConfig) -> tuple[int, ...]:
             accepted=f"1 to {count}: the stream entering that layer, {count} for what leaves the last one",
             fix="Name layers that the checkpoint has.",
         )
-    return taps
+    if count in taps:
+        return replace(options, last_tap=options.last_tap or RAW)
+    if options.last_tap:
+        raise ExportError(
+            "An option speaks of a tap that there is not.",
+            where=f"--extra_options last_tap={options.last_tap}",
+            found=f"taps {', '.join(map(str, taps)) or 'on no layer'}",
+            accepted=f"last_tap beside a tap on the last layer, {count}",
+            fix="Leave last_tap out.",
+        )
+    return options
 
 
 def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:

@@ -29,10 +29,14 @@ class Option:
     help: str
 
 
-def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+# The largest number that the runtime's configuration takes.
+_LARGEST = 2**31 - 1
+
+
+def _whole(minimum: int, maximum: int = _LARGEST) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if text.isascii() else None
-        if value is None or value < minimum or (maximum is not None and value > maximum):
+        if value is None or not minimum <= value <= maximum:
             raise ValueError(text)
         return value
 
@@ -53,6 +57,22 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _base(text: str) -> float:
+    value = float(text)
+    if not 1 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _one_of(*accepted: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in accepted:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
 def _page(text: str) -> int:
     value = _whole(16)(text)
     if value & (value - 1):
@@ -67,6 +87,9 @@ def _folder(text: str) -> Path:
 
 
 def _layers(text: str) -> tuple[int, ...]:
+    """A list; a blank one is that of an option which is not given, as scripts write it that fill in variables."""
+    if not text:
+        return ()
     layers = tuple(_whole(1)(part.strip()) for part in text.split(","))
     if len(set(layers)) != len(layers):
         raise ValueError(text)
@@ -98,9 +121,23 @@ OPTIONS = (
     Option(
         "aux_hidden_state_layers",
         _layers,
-        "layer numbers from 1 to the number of layers, each once, separated by commas",
+        "layer numbers from 1 to the number of layers, each once, separated by commas; blank for none",
         "none",
         "a further output aux_hidden_states: the residual stream entering these layers, side by side",
+    ),
+    Option(
+        "allow_nonfinite",
+        _flag,
+        "true or false",
+        "false",
+        "take weights that are infinite or NaN as they are; otherwise they are named and refused",
+    ),
+    Option(
+        "last_tap",
+        _one_of("raw", "normed"),
+        "raw or normed; only where the target's last layer is tapped",
+        "raw, or as the drafter's producer captures it",
+        "a tap on the last layer: the residual stream before the final norm, or behind it",
     ),
     Option(
         "use_paged_attention",
@@ -140,14 +177,14 @@ OPTIONS = (
     Option(
         "max_scheduled_tokens",
         _whole(1),
-        "a whole number from 1",
+        "a whole number from 1, more than max_draft_tokens where there are drafts, up to 2147483647",
         "left to the runtime",
-        "packed: tokens of all requests in one step",
+        "packed: tokens of all requests in one step; with fewer than a request's drafts and one more it drafts less",
     ),
     Option(
         "num_blocks",
         _whole(1),
-        "a whole number from 1; not together with gpu_utilization_factor",
+        "a whole number from 1, with room for a drafter's own cache; not together with gpu_utilization_factor",
         "left to the runtime",
         "packed: pages of the cache",
     ),
@@ -198,6 +235,13 @@ OPTIONS = (
         "drafter: rows of the blocks that it was trained with, where its config does not say (TorchSpec)",
     ),
     Option(
+        "drafter_rope_theta",
+        _base,
+        "a number above 1",
+        "what the drafter's config says",
+        "drafter: a rotary base to try in place of that of its config, which some exporters wrote wrongly",
+    ),
+    Option(
         "dflash2_num_draft_tokens",
         _whole(1),
         "a whole number from 1 to block_size - 1",
@@ -237,10 +281,11 @@ def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
     """The values of ``key=value`` texts by key.
 
     Raises:
-        ExportError: A text has no ``=``, a key is unknown or given twice, or a value is not acceptable.
+        ExportError: A text has no ``=``, a key is unknown or given twice with two values, or a value is not acceptable.
     """
     known = {option.name: option for option in OPTIONS}
     values: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for pair in pairs:
         name, separator, text = (part.strip() for part in pair.partition("="))
         where = f"--extra_options {pair}"
@@ -262,16 +307,8 @@ def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
                 accepted=", ".join(known),
                 fix=did_you_mean(name, list(known)) or "Remove it; --help lists every option.",
             )
-        if name in values:
-            raise ExportError(
-                "An option is given twice.",
-                where=where,
-                found=f"{name} once more",
-                accepted="each option once",
-                fix="Remove one of the two.",
-            )
         try:
-            values[name] = known[name].parse(text)
+            value = known[name].parse(text)
         except ValueError as error:
             raise ExportError(
                 "An option's value is not acceptable.",
@@ -280,4 +317,13 @@ def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
                 accepted=known[name].accepted,
                 fix=f"Correct the value, or leave the option out for the default: {known[name].default}.",
             ) from error
+        if values.setdefault(name, value) != value:
+            raise ExportError(
+                "An option is given twice, with two values.",
+                where=where,
+                found=f"{name}={text} after {given[name]}",
+                accepted="each option once",
+                fix="Remove one of the two.",
+            )
+        given[name] = pair
     return values

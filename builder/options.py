@@ -41,6 +41,8 @@ class BuildOptions:
     include_hidden_states: bool = False
     prune_lm_head: bool = True
     aux_hidden_state_layers: tuple[int, ...] = ()
+    allow_nonfinite: bool = False
+    last_tap: str | None = None
     use_paged_attention: bool | None = None
     paged_block_size: int | None = None
     state_update_capacity: int | None = None
@@ -56,6 +58,7 @@ class BuildOptions:
     dflash2_path: Path | None = None
     dspark_path: Path | None = None
     drafter_block_size: int | None = None
+    drafter_rope_theta: float | None = None
     dflash2_num_draft_tokens: int | None = None
     dflash2_top_k: int | None = None
     dspark_num_draft_tokens: int | None = None
@@ -149,6 +152,14 @@ class BuildOptions:
                 fix="Leave one out: num_blocks is exact, gpu_utilization_factor goes by the GPU's memory.",
             )
         drafts, capacity = self.max_draft_tokens or 0, self.state_update_capacity or 0
+        if self.max_scheduled_tokens is not None and self.max_scheduled_tokens <= drafts:
+            raise ExportError(
+                "A step has no room for the drafts of one request.",
+                where=f"--extra_options max_scheduled_tokens={self.max_scheduled_tokens}",
+                found=f"{self.max_scheduled_tokens} tokens in a step, and {drafts} drafts after the newest token",
+                accepted=f"{drafts + 1} or more, for each request that runs at once",
+                fix="Raise it, leave it out, or ask for fewer drafts with max_draft_tokens.",
+            )
         if drafts > capacity and not (self.drafter and self.state_update_capacity is None):
             raise ExportError(
                 "More drafts are asked for than the linear layers could take back.",

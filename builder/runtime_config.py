@@ -35,9 +35,37 @@ from genai_config.sections import (
     graph_names,
 )
 from onnxkit.json_object import JsonObject
+from onnxkit.key_table import same, short
 
 # The runtime's code for a text-only Qwen 3.5.
 MODEL_TYPE = "qwen3_5_text"
+
+# What choosing a token by a list of these would need, and the values that ask for nothing. min_p is one that the
+# runtime's Generator takes, but only from the caller: its configuration has no such key.
+_NOT_TAKEN: dict[str, object] = {
+    "min_p": 0,
+    "typical_p": 1,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "encoder_repetition_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "penalty_alpha": 0,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "num_return_sequences": 1,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "sequence_bias": {},
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "min_new_tokens": 0,
+    "stop_strings": [],
+}
+
+# With other values of these the Engine drafts nothing.
+_AGAINST_DRAFTS = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}
 
 # The Engine's share of the GPU's memory where nothing else is asked for.
 GPU_UTILIZATION = 0.6
@@ -72,9 +100,9 @@ def target_genai_config(
         vocab_size=config.vocab_size,
         context_length=target.context_length,
         decoder=decoder,
-        bos_token_id=_first(generation.token_ids("bos_token_id"), config.bos_token_id),
-        eos_token_id=stop_ids(config, generation) or None,
-        pad_token_id=_first(generation.token_ids("pad_token_id"), config.pad_token_id),
+        bos_token_id=_first(generation.token_ids("bos_token_id", config.vocab_size), config.bos_token_id),
+        eos_token_id=stop_ids(config, generation),
+        pad_token_id=_first(generation.token_ids("pad_token_id", config.vocab_size), config.pad_token_id),
         **kind,
     )
     return GenaiConfig(
@@ -209,8 +237,20 @@ def _engine(options: BuildOptions, page_size: int) -> Engine:
 
 
 def stop_ids(config: TargetConfig, generation: JsonObject) -> tuple[int, ...]:
-    """Ids that end a text: those that generation_config.json and config.json declare, together."""
-    return tuple(dict.fromkeys((*generation.token_ids("eos_token_id"), *config.eos_token_ids)))
+    """Ids that end a text: those that generation_config.json and config.json declare, together.
+
+    Raises:
+        ExportError: One is beyond the vocabulary, for which the runtime refuses every prompt; or there is none, and no
+            text would end before it is as long as can be.
+    """
+    declared = generation.token_ids("eos_token_id", config.vocab_size)
+    if not declared and not config.eos_token_ids:
+        raise generation.error(
+            "eos_token_id",
+            f"the token id, from 0 to {config.vocab_size - 1}, that ends a text, here or in config.json",
+            "Add eos_token_id: the id of the tokenizer's eos_token, and that of the chat template's end of a turn.",
+        )
+    return tuple(dict.fromkeys((*declared, *config.eos_token_ids)))
 
 
 def check_names(section: Decoder | BlockDrafter, graph: ir.Graph) -> None:
@@ -240,10 +280,15 @@ def _search(options: BuildOptions, context_length: int, generation: JsonObject) 
         past_present_share_buffer=options.provider == "cuda",
         chunk_size=options.paged_chunk_size,
     )
-    if options.drafter:  # drafts are checked against the likeliest token; a repetition penalty turns them off
-        return replace(search, do_sample=False)
+    no_repeat: Any = generation.integer("no_repeat_ngram_size", minimum=0, default=None)
+    shortest: Any = generation.integer("min_length", minimum=0, default=None)
+    generation.number("min_p", above=-1e-9, maximum=1.0, default=None)
+    if options.drafter:  # drafts are checked against the likeliest token; these two keys turn them off
+        return replace(search, do_sample=False, min_length=shortest)
     return replace(
         search,
+        min_length=shortest,
+        no_repeat_ngram_size=no_repeat,
         do_sample=generation.boolean("do_sample", default=None),
         temperature=generation.number("temperature", above=-1e-9, default=None),
         top_k=top_k,
@@ -252,12 +297,21 @@ def _search(options: BuildOptions, context_length: int, generation: JsonObject) 
     )
 
 
-def search_notes(generation: JsonObject) -> list[str]:
-    """A note where generation_config.json asks for what a drafter's export leaves out."""
-    asked = [key for key in ("temperature", "top_k", "top_p", "repetition_penalty") if key in generation]
-    if not generation.boolean("do_sample", default=False) and "repetition_penalty" not in asked:
-        return []
-    return [f"search: greedy by default, for the drafts' sake; {', '.join(asked) or 'do_sample'} is left to the caller"]
+def search_notes(generation: JsonObject, drafter: bool) -> list[str]:
+    """Notes where generation_config.json asks for what the export's configuration does not say."""
+    notes = []
+    dropped = [key for key in _NOT_TAKEN if key in generation and not same(generation.data[key], _NOT_TAKEN[key])]
+    if dropped:
+        keys = ", ".join(f"{key} {short(generation.data[key])}" for key in dropped)
+        notes.append(
+            f"search: {keys} of {generation.where} is left to the caller; genai_config.json has no place for it"
+        )
+    asked = [key for key in ("temperature", "top_k", "top_p", *_AGAINST_DRAFTS) if key in generation]
+    penalised = [key for key in _AGAINST_DRAFTS if key in generation and generation.data[key] != _AGAINST_DRAFTS[key]]
+    if drafter and (penalised or generation.boolean("do_sample", default=False)):
+        keys = ", ".join(asked) or "do_sample"
+        notes.append(f"search: greedy by default, for the drafts' sake; {keys} is left to the caller")
+    return notes
 
 
 def _first(ids: tuple[int, ...], other: int | None) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.chat_template import KEY, OLDER_TEMPLATE, TEMPLATE, comparison_notes, find_template
 from onnxkit.json_object import JsonObject
 from onnxkit.weights.checkpoint import Checkpoint
 
@@ -20,13 +21,15 @@ FILES = (
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
+    TEMPLATE,
+    OLDER_TEMPLATE,
 )
 
 # Classes that the runtime knows; it refuses others, even Qwen3_5Tokenizer, which transformers writes for these models.
 KNOWN_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "TokenizersBackend", "PreTrainedTokenizerFast")
 CLASS = "Qwen2Tokenizer"
+
+_SHOWN = 4  # places of a chat template that a note names
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,20 @@ class TokenizerFiles:
 
     Attributes:
         copies: Files of the checkpoint to copy.
-        config: ``tokenizer_config.json`` with the class changed; None where it is copied or absent.
+        config: ``tokenizer_config.json`` as changed; None where it is copied or absent.
         notes: What the user should know, a line each.
+        template: The chat template as rewritten; None where it is copied or absent.
     """
 
     copies: tuple[Path, ...]
     config: dict[str, Any] | None
     notes: tuple[str, ...]
+    template: str | None = None
 
     def size(self) -> int:
         """Bytes that will be written."""
-        return sum(path.stat().st_size for path in self.copies) + len(self._config_text().encode())
+        texts = self._config_text() + (self.template or "")
+        return sum(path.stat().st_size for path in self.copies) + len(texts.encode())
 
     def write(self, folder: Path) -> None:
         """Write the files."""
@@ -53,6 +59,8 @@ class TokenizerFiles:
             shutil.copyfile(path, folder / path.name)
         if self.config is not None:
             (folder / TOKENIZER_CONFIG).write_text(self._config_text(), encoding="utf-8")
+        if self.template is not None:
+            (folder / TEMPLATE).write_text(self.template, encoding="utf-8")
 
     def _config_text(self) -> str:
         return "" if self.config is None else json.dumps(self.config, indent=2, ensure_ascii=False) + "\n"
@@ -71,11 +79,44 @@ def plan_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
         missing = TOKENIZER if not (checkpoint.folder / TOKENIZER).is_file() else TOKENIZER_CONFIG
         note = f"tokenizer: the checkpoint has no {missing}, so the export has none (token ids in, token ids out)"
         return TokenizerFiles(tuple(generation), None, (note,))
-    name = config.string("tokenizer_class", default=None)
-    if name in KNOWN_CLASSES:
-        return TokenizerFiles((*present, checkpoint.folder / TOKENIZER_CONFIG, *generation), None, ())
-    note = f"tokenizer: class {name or 'not named'} is written as {CLASS}, which the runtime knows"
-    return TokenizerFiles((*present, *generation), config.data | {"tokenizer_class": CLASS}, (note,))
+    name, changed, notes = config.string("tokenizer_class", default=None), dict(config.data), []
+    if name not in KNOWN_CLASSES:
+        changed["tokenizer_class"] = CLASS
+        notes.append(f"tokenizer: class {name or 'not named'} is written as {CLASS}, which the runtime knows")
+    template, template_notes = _plan_template(checkpoint, config, changed)
+    if template is not None:
+        present = [path for path in present if path.name not in (TEMPLATE, OLDER_TEMPLATE)]
+        changed.pop(KEY, None)
+    same = changed == config.data
+    copies = [*present, *([checkpoint.folder / TOKENIZER_CONFIG] if same else []), *generation]
+    return TokenizerFiles(tuple(copies), None if same else changed, (*notes, *template_notes), template)
+
+
+def _plan_template(checkpoint: Checkpoint, config: JsonObject, written: dict[str, Any]) -> tuple[str | None, list[str]]:
+    """The chat template to write, None where it goes along as it is, and notes.
+
+    Args:
+        checkpoint: The checkpoint.
+        config: Its ``tokenizer_config.json``.
+        written: The same as it will be written.
+    """
+    found = find_template(checkpoint, config)
+    if found is None:
+        return None, []
+    from builder.template_rewrite import rewrite  # here, so that token ids in and out need no Jinja
+
+    result = rewrite(found.text)
+    notes = []
+    if found.others:
+        notes.append(f"chat template: {', '.join(found.others)} left out; the runtime takes one, the default")
+    elif found.hidden:
+        notes.append(f"chat template: that of {found.home} counts, as in transformers, not another in {config.where}")
+    if result.changes:
+        shown = "; ".join(result.changes[:_SHOWN]) + (" ..." if len(result.changes) > _SHOWN else "")
+        notes.append(f"chat template: rewritten where the runtime reads it differently ({shown})")
+    notes += [f"chat template: {line}; render prompts that need it with transformers" for line in result.left]
+    notes += comparison_notes({k: v for k, v in written.items() if k != KEY}, result.text, found.text)
+    return result.text if result.changes or found.hidden else None, notes
 
 
 def stop_notes(checkpoint: Checkpoint, stop_ids: tuple[int, ...]) -> list[str]:
@@ -94,4 +135,4 @@ def stop_notes(checkpoint: Checkpoint, stop_ids: tuple[int, ...]) -> list[str]:
 
 def generation_config(checkpoint: Checkpoint) -> JsonObject:
     """``generation_config.json``, or an empty object where there is none."""
-    return checkpoint.read_json(GENERATION_CONFIG) or JsonObject({}, GENERATION_CONFIG)
+    return checkpoint.read_json(GENERATION_CONFIG, once=True) or JsonObject({}, GENERATION_CONFIG)

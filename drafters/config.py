@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from drafters.mask_row import MaskRow
 from onnxkit.layers.rotary import Rotary
 
 
@@ -27,10 +28,12 @@ class DFlash:
     Attributes:
         output_multiplier: What the logits are multiplied by; None for nothing.
         final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
+        anchor_predicts: Whether the anchor's row predicts, too. Only one producer trains it so.
     """
 
     output_multiplier: float | None = None
     final_logit_softcapping: float | None = None
+    anchor_predicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class DFlash2:
         selector_rank: Width of the two codebooks.
         output_multiplier: What the logits are multiplied by before pairs are scored; None for nothing.
         final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
+        anchor_predicts: Whether the anchor's row predicts, too. Only one producer trains it so.
     """
 
     conv_kernel_size: int
@@ -50,6 +54,7 @@ class DFlash2:
     selector_rank: int
     output_multiplier: float | None = None
     final_logit_softcapping: float | None = None
+    anchor_predicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class DrafterConfig:
         own_embedding: Whether the block's embeddings come from a table of the drafter's own.
         own_head: Whether the logits come from a head of the drafter's own.
         draft_vocab_size: Rows of that head and of the Markov head's second table; None where they are the vocabulary's.
+        mask_row: What stands in the place of the mask token's row of the embedding; None for that row itself.
         notes: What the user should know of how the configuration was read.
     """
 
@@ -110,6 +116,7 @@ class DrafterConfig:
     own_embedding: bool = False
     own_head: bool = False
     draft_vocab_size: int | None = None
+    mask_row: MaskRow | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -130,7 +137,7 @@ class DrafterConfig:
     @property
     def anchor_predicts(self) -> bool:
         """Whether row 0 of a block predicts; row ``j`` then predicts the token after its own position."""
-        return isinstance(self.variant, DSpark) and self.variant.anchor_predicts
+        return self.variant.anchor_predicts
 
     @property
     def reduced(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from drafters.config import LayerAttention
 from drafters.dialects.dialect import Dialect
@@ -14,6 +15,7 @@ from onnxkit.layers.rotary import Rotary
 from onnxkit.layers.rotary_config import read_rotary
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+RAW, NORMED = "raw", "normed"
 _AGAIN = "Get config.json again from where the drafter comes from."
 
 
@@ -25,7 +27,8 @@ def target_layers(homes: Homes) -> tuple[int, ...]:
     ==================================== ============================== ==================
     ``target_layer_ids``                 z-lab, Inco, SpecForge,        output of layer n
                                          ModelOpt, DeepSpec,
-                                         TorchSpec, Automodel
+                                         TorchSpec, Automodel,
+                                         verl-SpeCo
     ``aux_hidden_state_layer_ids``       speculators                    input of layer n
     ``eagle_aux_hidden_state_layer_ids`` ModelOpt, beside the first     input of layer n
     ==================================== ============================== ==================
@@ -112,7 +115,7 @@ def anchor_predicts(homes: Homes, dialect: Dialect, family: str, block: int) -> 
     ====================================== ============================= ===================
     drafter                                key                           where it is absent
     ====================================== ============================= ===================
-    DFlash and DFlash 2 of all producers   ``sample_from_anchor`` false  false
+    DFlash and DFlash 2                    ``sample_from_anchor``        false
     DSpark of SpecForge, DeepSpec          none                          true
     DSpark of ModelOpt                     ``shift_label``               true
     DSpark of speculators                  ``sample_from_anchor``        by its drafts
@@ -122,31 +125,48 @@ def anchor_predicts(homes: Homes, dialect: Dialect, family: str, block: int) -> 
     speculators' class and the programs that serve it have opposite defaults. Where the key is left out, its
     ``speculative_tokens`` must tell: as many as the block has rows, or one fewer.
 
+    Only speculators trains DFlash and DFlash 2 so that the anchor's row predicts.
+
     Raises:
-        ExportError: Two keys disagree, a DFlash drafter claims it, or nothing tells.
+        ExportError: Two keys disagree, or nothing tells.
     """
     sampled = homes.boolean("sample_from_anchor", default=None)
     shifted = homes.boolean("shift_label", default=None)
     if family != DSPARK:
-        if sampled:
-            raise homes.error("sample_from_anchor", "false: no DFlash drafter is trained so", _AGAIN)
-        return False
+        return bool(sampled)
     said = homes.agreed({"sample_from_anchor": sampled, "shift_label": shifted})
     if said is not None:
         return bool(said)
     if not dialect.one_bound:
         return True
-    drafts = _speculative_tokens(homes)
+    _, drafts = _speculative_tokens(homes)
     if drafts not in (block - 1, block):
         fix = "Add sample_from_anchor: true if the anchor's row was trained to predict, else false."
         raise homes.error("sample_from_anchor", f"true or false; speculative_tokens ({drafts}) does not tell", fix)
     return drafts == block
 
 
-def _speculative_tokens(homes: Homes) -> int | None:
-    """How many drafts speculators' description of a run asks for."""
+def check_drafts(homes: Homes, block: int) -> None:
+    """See that no more drafts are asked for than a block has rows.
+
+    Raises:
+        ExportError: speculators' description of a run asks for more.
+    """
+    place, drafts = _speculative_tokens(homes)
+    if drafts is not None and drafts > block:
+        raise ExportError(
+            "A drafter is asked for more drafts than it was trained for.",
+            where=f"{place} and {homes.place('block_size')}",
+            found=f"{drafts} and {block}",
+            accepted="at most one draft for each row of a block",
+            fix=_AGAIN,
+        )
+
+
+def _speculative_tokens(homes: Homes) -> tuple[str, int | None]:
+    """How many drafts speculators' description of a run asks for, and where."""
     if "speculators_config" not in homes:
-        return None
+        return "", None
     section = homes.section("speculators_config")
     methods = section.data.get("proposal_methods") or []
     if not isinstance(methods, list) or not all(isinstance(method, dict) for method in methods):
@@ -154,8 +174,8 @@ def _speculative_tokens(homes: Homes) -> int | None:
     for number, method in enumerate(methods):
         entry = JsonObject(method, f"{section.place('proposal_methods')}[{number}]")
         if (drafts := entry.integer("speculative_tokens", default=None)) is not None:
-            return int(drafts)
-    return None
+            return entry.place("speculative_tokens"), int(drafts)
+    return "", None
 
 
 def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
@@ -167,12 +187,14 @@ def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
     z-lab        ``layer_types``       ``is_causal``, else those that slide      p > q - W
     SpecForge    ``layer_types``       those that slide                          p > q - W
     Automodel    ``layer_types``       ``causal``, else those that slide         p > q - W
-    speculators  ``layer_types``       those that slide, unless                  one for the whole block, the
-                                       ``sliding_window_non_causal``             anchor's; here p > q - W
+    JetSpec      ``layer_types``       ``causal_head``                           p > q - W
+    speculators  ``layer_types``       those that slide, unless                  one for the whole block:
+                                       ``sliding_window_non_causal``             p >= anchor - W; here p > q - W
     ModelOpt     all with ``use_swa``  ``causal``, else none                     p > q - W of the context, none
                                                                                  within the block
     DeepSpec     none                  none                                      none
     TorchSpec    none                  none                                      none
+    verl-SpeCo   none                  none                                      none
     ============ ===================== ========================================= ===================================
 
     The attention operator bounds a row on its left only. So a block that is not causal must fit into its window, and so
@@ -182,7 +204,7 @@ def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
         ExportError: Keys are missing or contradict each other, or the operator cannot do what they say.
     """
     kinds, forced = layer_kinds(homes), bool(homes.boolean("use_swa", default=False))
-    causal = _causal(homes)
+    causal = _causal(homes, slides=forced or SLIDING in kinds)
     for key in ("sliding_window", "swa_window_size"):
         homes.integer(key, default=None)  # a wrong type is told where nothing slides, too
     homes.integer("max_window_layers", minimum=0, default=None)
@@ -215,14 +237,19 @@ def layers(homes: Homes, block: int) -> tuple[LayerAttention, ...]:
     return tuple(slides if forced or kind == SLIDING else LayerAttention(None, causal or False) for kind in kinds)
 
 
-def _causal(homes: Homes) -> bool | None:
-    """What the config says of causality within the block of every layer; None where it says nothing."""
-    said = {key: homes.boolean(key, default=None) for key in ("is_causal", "causal", "dflash_query_causal")}
+def _causal(homes: Homes, *, slides: bool) -> bool | None:
+    """What the config says of causality within the block of every layer; None where it says nothing.
+
+    ``sliding_window_non_causal`` says the opposite, of layers that slide.
+    """
+    keys = ("is_causal", "causal", "dflash_query_causal", "causal_head")
+    said = {key: homes.boolean(key, default=None) for key in keys}
     causal = homes.agreed(said)
     bidirectional = homes.boolean("sliding_window_non_causal", default=None)
-    if causal is not None and bidirectional and causal:
+    if causal is not None and bidirectional is causal and (slides or causal):
         key = next(key for key, value in said.items() if value is not None)
-        raise disagreement(homes.place(key), homes.place("sliding_window_non_causal"), "true", "true")
+        value = str(causal).lower()
+        raise disagreement(homes.place(key), homes.place("sliding_window_non_causal"), value, value)
     return None if causal is None else bool(causal)
 
 
@@ -246,7 +273,7 @@ def layer_kinds(homes: Homes) -> tuple[str, ...]:
     return tuple(SLIDING if layer >= first else FULL for layer in range(count))
 
 
-def rotary(homes: Homes, head_dim: int, kinds: Sequence[str]) -> Rotary:
+def rotary(homes: Homes, head_dim: int, kinds: Sequence[str], theta: float | None = None) -> Rotary:
     """The rotary embedding, over whole heads, one half of a head against the other.
 
     ======================== ======================================================= =================
@@ -254,23 +281,46 @@ def rotary(homes: Homes, head_dim: int, kinds: Sequence[str]) -> Rotary:
     ======================== ======================================================= =================
     z-lab generation 1       ``rope_theta``, ``rope_scaling``                        none or YaRN
     z-lab generation 2       ``rope_parameters``                                     none
-    SpecForge                both, which must agree                                  none or YaRN
-    ModelOpt                 ``rope_theta``, ``rope_scaling``                        none or YaRN
+    SpecForge                both, the older one without ``rope_theta``              none or YaRN
+    ModelOpt                 ``rope_theta``, ``rope_scaling``                        none or YaRN, of any length
     DeepSpec, TorchSpec      ``rope_parameters``, or flat                            none or YaRN
     speculators              ``transformer_layer_config``, perhaps by kind of layer  none or YaRN
     ======================== ======================================================= =================
 
     The base is never guessed. Keys of a part of a head were copied from the target's configuration: no drafter that is
-    taken here rotates a part.
+    taken here rotates a part. ``theta`` is a base to try in place of the one that is written
+    (``drafter_rope_theta``).
 
     Raises:
         ExportError: A key is missing, places disagree, or the scaling is another one.
     """
-    return read_rotary(rope_view(homes, set(kinds)), head_dim, partial=False)
+    read = read_rotary(rope_view(homes, set(kinds)), head_dim, partial=False)
+    return read if theta is None else replace(read, theta=theta)
+
+
+def last_tap(dialect: Dialect, option: str | None) -> str:
+    """What a tap on the target's last layer is: ``raw``, the residual stream, or ``normed``, behind the final norm.
+
+    ================================== ======================================================= ==========
+    producer                           how it captures layers while it trains                  last layer
+    ================================== ======================================================= ==========
+    z-lab, ModelOpt, DeepSpec          transformers' ``hidden_states``, whose last one is the  ``normed``
+                                       final norm's output
+    Automodel                          hooks on the layers                                     ``raw``
+    speculators, SpecForge, TorchSpec  the stream of a serving engine                          ``raw``
+    verl-SpeCo, unknown                not known                                               ``raw``
+    ================================== ======================================================= ==========
+
+    The option ``last_tap`` says otherwise.
+    """
+    return option or (NORMED if dialect.normed_last_tap else RAW)
 
 
 def draft_vocabulary(homes: Homes, vocab_size: int, mapped: bool) -> int | None:
     """Rows of a head of the drafter's own; None where they are the vocabulary's.
+
+    A plain DFlash drafter without tables of its own has no row for each token, so that it fits a target whose
+    vocabulary is padded or trimmed.
 
     ============ ============================ ==================================================
     producer     key                          tensors

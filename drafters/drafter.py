@@ -14,7 +14,7 @@ from drafters.lattice import Candidates, candidates, scored, unary_scores
 from onnxkit.layers.basic import Linear, ResidualNorm, RMSNorm, Style, cast
 from onnxkit.layers.graph import BF16, F32, I32, I64, Outputs, Type
 from onnxkit.layers.rotary import RotaryTables
-from onnxkit.weights.parameters import Shared, Weight
+from onnxkit.weights.parameters import Shared, Table, Weight
 
 INPUT_IDS, AUX_HIDDEN_STATES = "input_ids", "aux_hidden_states"
 QKV_ROW_MAP, BLOCK_ROW_INDEX = "qkv_row_map", "block_row_index"
@@ -74,6 +74,9 @@ class BlockDrafter(nn.Module):
             self.head = self.embedding
         else:
             self.head = Shared(options.head, table, options.dtype)
+        self.mask_embedding = (
+            Table("mask_embedding", [size], F32, config.mask_row.rows) if config.mask_row is not None else None
+        )
         self.d2t = Weight("d2t", [config.draft_vocab_size or 0], I64) if config.reduced else None
         # A block may begin at the context's last position.
         self.rotary_emb = RotaryTables(config.rotary, options.context_length + config.block_size, BODY)
@@ -127,9 +130,13 @@ class BlockDrafter(nn.Module):
     def embedded(self, op: OpBuilder, input_ids: ir.Value) -> ir.Value:
         """The embedding of the block's tokens, ``[block rows, hidden]``; scaled in float32, then rounded."""
         x, scale = op.Gather(self.embedding, input_ids), self.config.input_embedding_scale
-        if scale is None:
+        if scale is None and self.mask_embedding is None:
             return cast(op, x, BF16 if self.config.own_embedding else self.options.dtype, BF16)
-        return op.Cast(op.Mul(op.Cast(x, to=F32), scale), to=BF16)
+        x = op.Cast(x, to=F32)
+        if self.mask_embedding is not None:
+            masked = op.Unsqueeze(op.Equal(input_ids, self.config.mask_token_id), [1])
+            x = op.Where(masked, self.mask_embedding, x)
+        return op.Cast(x if scale is None else op.Mul(x, scale), to=BF16)
 
     def logits(self, op: OpBuilder, hidden: ir.Value) -> ir.Value:
         """The head over ``[rows, hidden]``: ``[rows, vocab]`` float32."""

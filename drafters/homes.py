@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from drafters.keys import BACKBONE_SECTION, OWN_SECTIONS, SHAPING_SECTIONS
+from drafters.keys import BACKBONE_SECTION, NESTED_SECTION, OWN_SECTIONS, SECTIONS, SHAPING_SECTIONS
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.key_table import Table, Use, refuse_unknown, same, short, unknown_notes
 
@@ -16,6 +16,12 @@ class Homes(JsonObject):
     """The keys of all sections as one object; each message names the place that a value came from.
 
     Where a key stands in two sections, both must agree, unless it has no effect.
+
+    Attributes:
+        sections: The sections and the top level.
+        origins: Where each key stands.
+        defaults: The keys that the producer's writer left out.
+        notes: What is not known and left without effect.
 
     Args:
         config: ``config.json``.
@@ -38,15 +44,19 @@ class Homes(JsonObject):
     ) -> None:
         super().__init__({}, config.where)
         self.config, self.keys = config, keys
-        self.sections = [*(config.section(name) for name in SHAPING_SECTIONS if name in config), config]
+        shaping = [config.section(name) for name in SHAPING_SECTIONS if name in config]
+        loose = [config, *([config.section(NESTED_SECTION)] if NESTED_SECTION in config else [])]
+        self.sections = [*shaping, *loose]
         self.origins: dict[str, str] = {}
-        for section in self.sections[:-1]:
-            refuse_unknown(section, [name for name in keys if name not in SHAPING_SECTIONS])
-        self.notes = unknown_notes(config, keys)
+        self.defaults: set[str] = set()
+        for section in shaping:
+            refuse_unknown(section, [name for name in keys if name not in SECTIONS])
+        self.notes = [note for section in loose for note in unknown_notes(section, keys)]
         for section in self.sections:
             self._take(section, renames or {})
         for key, value in (defaults or {}).items():
             if key not in self and not any(key in data for data in self._rope_sections()):
+                self.defaults.add(key)
                 self.data[key], self.origins[key] = value, f"{key}, left out: {writer}'s default, {short(value)}"
 
     def _rope_sections(self) -> Iterator[dict[str, Any]]:
@@ -58,7 +68,7 @@ class Homes(JsonObject):
     def _take(self, section: JsonObject, renames: Mapping[str, str]) -> None:
         for written, value in section.data.items():
             key = renames.get(written, written)
-            if value is None or written in SHAPING_SECTIONS or key not in self.keys:
+            if value is None or written in SECTIONS or key not in self.keys:
                 continue
             place = section.place(written)
             if key not in self:

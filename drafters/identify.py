@@ -45,7 +45,7 @@ def kind_and_reason(checkpoint: Checkpoint, names: DraftNames) -> tuple[str, str
     ``candidate_selector.*``, ``*.attention_conv.*``             DFlash 2
     ``markov_w1``                                                DSpark
     ``fc``, ``hidden_norm`` only, DeepSpec's architecture        DSpark whose Markov head has rank 0
-    ``fc``, ``hidden_norm`` only, speculators' type ``dspark``   DSpark, whose Markov head is missing
+    ``fc``, ``hidden_norm`` only, a key says ``dspark``          DSpark: of rank 0, or its Markov head is missing
     ``fc``, ``hidden_norm`` only                                 DFlash
     ============================================================ ===========
 
@@ -71,15 +71,15 @@ def _without_marks(config: JsonObject, names: DraftNames) -> tuple[str, str]:
     stored = names("fc.weight")
     if architecture(config) == DEEPSPEC:
         return DSPARK, f"the tensor {stored} and the architecture {DEEPSPEC}, without a Markov head"
+    for declared, kind in {"dspark": DSPARK, "dflash2": DFLASH2}.items():
+        for section in (config.data, *(data for data in config.data.values() if isinstance(data, dict))):
+            for key in ("speculators_model_type", "projector_type"):
+                if section.get(key) == declared:
+                    return kind, f"the key {key}, {declared}"
     if "markov_rank" in config and architecture(config) not in _PLAIN:
         raise config.error(
             "architectures",
             f"{DEEPSPEC}, whose anchor's row predicts, or {_PLAIN[0]}: without a Markov head, nothing else tells",
             "Get config.json again from where the drafter comes from.",
         )
-    for declared, kind in {"dspark": DSPARK, "dflash2": DFLASH2}.items():
-        for section in (config.data, *(data for data in config.data.values() if isinstance(data, dict))):
-            for key in ("speculators_model_type", "projector_type"):
-                if section.get(key) == declared:
-                    return kind, f"the key {key}, {declared}"
     return DFLASH, f"the tensor {stored}, without the tensors of another kind"

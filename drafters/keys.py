@@ -2,8 +2,8 @@
 
 A key may stand in any of the sections below or at the top level; in two places it must have one value. ``null`` is
 absence. Sections that shape the drafter are closed: a key of theirs that stands in no table is refused. At the top
-level, and in speculators' description of how the drafter is run, such a key is named in a note: there, finetunes and
-serving programs leave keys of their own.
+level, in ``text_config`` and in speculators' description of how the drafter is run, such a key is named in a note:
+there, finetunes and serving programs leave keys of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ OWN_SECTIONS = ("dflash_config", "dspark_config")
 BACKBONE_SECTION = "transformer_layer_config"
 SHAPING_SECTIONS = (*OWN_SECTIONS, BACKBONE_SECTION)
 
+# Where multimodal configurations keep what others have at the top level; transformers reads it from here.
+NESTED_SECTION = "text_config"
+SECTIONS = (*SHAPING_SECTIONS, NESTED_SECTION)
+
 _ONLY2, _SPARK = (DFLASH2,), (DSPARK,)
 
 
@@ -28,6 +32,7 @@ _SECTIONS = [
     Key("dflash_config", Use.HONOURED, "a home of the drafter's own keys"),
     Key("dspark_config", Use.HONOURED, "a home of the drafter's own keys"),
     Key(BACKBONE_SECTION, Use.HONOURED, "a home of the layers' keys"),
+    Key(NESTED_SECTION, Use.HONOURED, "a home of all keys beside the top level, with which it must agree"),
 ]
 
 _BACKBONE = [
@@ -78,6 +83,7 @@ _OWN = [
     _honoured("is_causal", "whether rows of a block see those before them only", "layers", absent=(False, True)),
     _honoured("causal", "the same as is_causal", "layers", absent=(False, True), own=True),
     _honoured("dflash_query_causal", "the same as is_causal", "layers", absent=(False, True), own=True),
+    _honoured("causal_head", "the same as is_causal, in JetSpec's releases", "layers", absent=(False, True), own=True),
     _honoured(
         "sliding_window_non_causal", "the opposite of is_causal, for layers that slide", "layers", absent=(False,)
     ),
@@ -111,9 +117,11 @@ _OWN = [
 
 _CHECKED = [
     Key("architectures", Use.CHECKED, "names that lie; the tensors tell the kind, some names are refused"),
-    Key("hidden_act", Use.CHECKED, "silu, the only activation that is built"),
+    Key("hidden_act", Use.CHECKED, "silu, which those that leave it out have in their code"),
     Key("num_target_layers", Use.CHECKED, "the target's layers"),
+    Key("target_num_hidden_layers", Use.CHECKED, "the target's layers"),
     Key("target_hidden_size", Use.CHECKED, "the target's hidden_size"),
+    Key("selector_vocab_size", Use.CHECKED, "vocab_size: a selector of fewer tokens is not built", own=True),
     Key("projector_type", Use.CHECKED, "the kind that the tensors tell", own=True),
     Key("attention_mode", Use.CHECKED, "gqa, or mha where each query head has its own keys", own=True),
     Key("markov_head_type", Use.CHECKED, "the Markov head's tensors", own=True),
@@ -166,7 +174,7 @@ _NO_EFFECT = [
         "attn_output_gate full_attention_interval linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads "
         "linear_num_value_heads linear_value_head_dim mamba_ssm_dtype mtp_num_hidden_layers "
         "mtp_use_dedicated_embeddings output_gate_type vision_config image_token_id video_token_id "
-        "vision_start_token_id vision_end_token_id text_config moe_intermediate_size shared_expert_intermediate_size "
+        "vision_start_token_id vision_end_token_id moe_intermediate_size shared_expert_intermediate_size "
         "num_experts_per_tok decoder_sparse_step norm_topk_prob router_aux_loss_coef output_router_logits "
         "mlp_only_layers",
         _TARGETS,

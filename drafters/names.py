@@ -16,7 +16,7 @@ _PREFIXES = tuple(dict.fromkeys(prefix for dialect in DIALECTS for prefix in ("m
 _ALIASES = {alias: name for dialect in DIALECTS for alias, name in dialect.aliases.items()}
 
 # What is left out because the graph computes it, or because another tensor says the same.
-_LEFT_OUT = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
+_LEFT_OUT = re.compile(r"(^|\.)rotary_emb\.(original_)?inv_freq$")
 
 # A codebook is a bare parameter; some loaders save it as an embedding.
 _CODEBOOK = re.compile(r"^(candidate_selector\.(?:predecessor|successor)_codebook)\.weight$")

@@ -4,7 +4,9 @@ guessed."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from drafters import conventions
 from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark
@@ -13,15 +15,20 @@ from drafters.dialects.dialect import Dialect
 from drafters.heads import markov_head
 from drafters.homes import Homes
 from drafters.identify import TITLES, kind_and_reason
-from drafters.keys import DFLASH2, DSPARK
+from drafters.keys import DFLASH, DFLASH2, DSPARK
+from drafters.mask_row import MASK_FILE, read_mask_row
 from drafters.names import DraftNames, draft_names, tensor
 from onnxkit.errors import ExportError
 from onnxkit.json_object import disagreement
 from onnxkit.key_table import one_of, refusal, refuse_values, short
+from onnxkit.layers.rotary import Rotary
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.safetensors_file import read_integers
+from onnxkit.weights.safetensors_file import read_floats, read_integers
 
 TOP_K = 16  # candidates where neither the configuration nor the user names a number
+
+# How far stored frequencies may be from computed ones, by their type.
+_TOLERANCES = {"F32": 1e-4, "F64": 1e-4, "BF16": 1e-2, "F16": 1e-2}
 
 EMBEDDING, HEAD, MAP, MASK = "embed_tokens.weight", "lm_head.weight", "d2t", "t2d"
 
@@ -80,9 +87,24 @@ def read_drafter(checkpoint: Checkpoint, top_k: int | None = None, block_size: i
 
 
 def read_identified(
-    checkpoint: Checkpoint, found: Identity, top_k: int | None = None, block_size: int | None = None
+    checkpoint: Checkpoint,
+    found: Identity,
+    top_k: int | None = None,
+    block_size: int | None = None,
+    *,
+    rope_theta: float | None = None,
+    target_vocab: int | None = None,
 ) -> DrafterConfig:
-    """The same of a drafter whose kind and producer are known already."""
+    """The same of a drafter whose kind and producer are known already.
+
+    Args:
+        checkpoint: The drafter's folder, opened.
+        found: Its kind and producer.
+        top_k: Candidates per position of a drafter whose configuration does not say; None for 16.
+        block_size: Rows of a block of a drafter whose configuration does not say.
+        rope_theta: A rotary base to try in place of the one that is written.
+        target_vocab: The rows of the target's tables, where they are known.
+    """
     homes, names, family = found.homes, found.names, found.family
     refuse_values(homes, KEYS)
     _refuse_other_families(homes, family)
@@ -97,14 +119,16 @@ def read_identified(
     if head_dim % 2:
         raise homes.error("head_dim", "an even number: one half of a head is rotated against the other")
     block = conventions.block_size(homes, block_size)
+    conventions.check_drafts(homes, block)
     if family == DFLASH2:
-        declared = homes.integer("selector_top_k")
-        if declared > vocab:
-            raise homes.error("selector_top_k", f"a whole number from 1 up to {vocab} (vocab_size)")
-        if top_k not in (None, declared):
-            raise homes.error("selector_top_k", f"{top_k}, as dflash2_top_k asks for", "Leave dflash2_top_k out.")
-        top_k = declared
+        top_k = _selector_top_k(homes, vocab, top_k)
+    draft_vocab = _draft_vocabulary(checkpoint, found, vocab)
+    if _holds_no_row_per_token(found) and target_vocab is not None:
+        vocab, draft_vocab = target_vocab, None
     checkpoint.claim(names.left_out)
+    rotary = conventions.rotary(homes, head_dim, conventions.layer_kinds(homes), rope_theta)
+    _check_frequencies(checkpoint, names, rotary)
+    mask_token = conventions.mask_token(homes, vocab)
     return DrafterConfig(
         hidden_size=hidden,
         intermediate_size=homes.integer("intermediate_size"),
@@ -113,12 +137,12 @@ def read_identified(
         head_dim=head_dim,
         rms_norm_eps=homes.number("rms_norm_eps"),
         vocab_size=vocab,
-        max_position_embeddings=homes.integer("max_position_embeddings", default=None),
-        rotary=conventions.rotary(homes, head_dim, conventions.layer_kinds(homes)),
+        max_position_embeddings=_trained_positions(homes, rotary),
+        rotary=rotary,
         layers=conventions.layers(homes, block),
         target_layer_ids=conventions.target_layers(homes),
         block_size=block,
-        mask_token_id=conventions.mask_token(homes, vocab),
+        mask_token_id=mask_token,
         top_k=top_k or TOP_K,
         input_embedding_scale=homes.factor("input_embedding_scale"),
         variant=_variant(checkpoint, found, hidden, block),
@@ -126,9 +150,63 @@ def read_identified(
         attention_sinks=homes.boolean("attention_sink_bias", default=False),
         own_embedding=EMBEDDING in names,
         own_head=HEAD in names,
-        draft_vocab_size=_draft_vocabulary(checkpoint, found, vocab),
-        notes=(str(found), *_notes(checkpoint, found), *homes.notes),
+        draft_vocab_size=draft_vocab,
+        mask_row=read_mask_row(checkpoint.folder, hidden, mask_token),
+        notes=(str(found), *_notes(checkpoint, found, rotary, rope_theta), *homes.notes),
     )
+
+
+def _selector_top_k(homes: Homes, vocab: int, option: int | None) -> int:
+    declared = homes.integer("selector_top_k")
+    if declared > vocab:
+        raise homes.error("selector_top_k", f"a whole number from 1 up to {vocab} (vocab_size)")
+    if option not in (None, declared):
+        raise homes.error("selector_top_k", f"{option}, as dflash2_top_k asks for", "Leave dflash2_top_k out.")
+    if homes.integer("selector_vocab_size", default=vocab) != vocab:
+        fix = "Such a drafter proposes no token beyond that number; it cannot be expressed."
+        raise homes.error("selector_vocab_size", f"{vocab} (vocab_size)", fix)
+    return int(declared)
+
+
+def _holds_no_row_per_token(found: Identity) -> bool:
+    """Whether the drafter has no table of its own with a row for each token, so that the target's vocabulary counts."""
+    return found.family == DFLASH and not any(name in found.names for name in (EMBEDDING, HEAD, MAP))
+
+
+def _trained_positions(homes: Homes, rotary: Rotary) -> int | None:
+    """How many positions it was made for. YaRN's length counts where the target's was copied beside it."""
+    declared = homes.integer("max_position_embeddings", default=None)
+    return min(declared, rotary.yarn.length) if declared and rotary.yarn else declared
+
+
+def _check_frequencies(checkpoint: Checkpoint, names: DraftNames, rotary: Rotary) -> None:
+    """Stored rotary frequencies, which the graph computes, must be those that the config describes."""
+    plain, stretched = replace(rotary, yarn=None).frequencies(), rotary.frequencies()
+    for name in names.left_out:
+        stored = checkpoint.tensors[name]
+        if not name.endswith("inv_freq") or stored.dtype not in _TOLERANCES:
+            continue
+        values, tolerance = read_floats(stored), _TOLERANCES[stored.dtype]
+        wanted = [plain] if name.endswith("original_inv_freq") else [stretched, plain]
+        if not any(values.shape == w.shape and np.allclose(values, w, tolerance, tolerance * w[-1]) for w in wanted):
+            base = float(values[1]) ** -len(values) if len(values) > 1 and values[1] > 0 else None
+            raise ExportError(
+                "The stored rotary frequencies are not those of the config.",
+                where=f"{checkpoint.folder}: {name}",
+                found=f"{len(values)} frequencies" + (f", of a base of about {base:.4g}" if base else ""),
+                accepted=f"{len(plain)} frequencies of the base {rotary.theta:g}",
+                fix="The stored ones were trained with: give --extra_options drafter_rope_theta=BASE, or correct "
+                "rope_theta.",
+            )
+
+
+def _position_notes(homes: Homes, rotary: Rotary) -> Iterator[str]:
+    declared = homes.integer("max_position_embeddings", default=None)
+    if rotary.yarn and declared and declared > rotary.yarn.length:
+        yield (
+            f"YaRN stretches its context to {rotary.yarn.length} positions, max_position_embeddings is {declared}: the "
+            "former counts"
+        )
 
 
 def _refuse_other_families(homes: Homes, family: str) -> None:
@@ -145,7 +223,7 @@ def _refuse_other_families(homes: Homes, family: str) -> None:
 def _check(checkpoint: Checkpoint, found: Identity) -> None:
     """Keys that must agree with the tensors."""
     homes, names, family = found.homes, found.names, found.family
-    homes.string("hidden_act", choices=["silu"])
+    homes.string("hidden_act", choices=["silu"], default="silu")
     for key in ("projector_type", "speculators_model_type"):
         declared = homes.string(key, default=family)
         if declared != family:
@@ -180,12 +258,12 @@ def _variant(checkpoint: Checkpoint, found: Identity, hidden: int, block: int) -
     factor = homes.factor("output_multiplier")
     cap = homes.number("final_logit_softcapping", default=None)
     if found.family != DFLASH2:
-        return DFlash(factor, cap)
+        return DFlash(factor, cap, predicts)
     group = homes.integer("conv_group_size")
     if hidden % group:
         raise homes.error("conv_group_size", f"a divisor of hidden_size ({hidden})")
     rank = homes.integer("selector_rank")
-    return DFlash2(homes.integer("conv_kernel_size"), group, rank, factor, cap)
+    return DFlash2(homes.integer("conv_kernel_size"), group, rank, factor, cap, predicts)
 
 
 def _draft_vocabulary(checkpoint: Checkpoint, found: Identity, vocab: int) -> int | None:
@@ -232,25 +310,31 @@ def _check_map(checkpoint: Checkpoint, names: DraftNames, size: int, vocab: int)
         )
 
 
-def _notes(checkpoint: Checkpoint, found: Identity) -> Iterator[str]:
+def _notes(checkpoint: Checkpoint, found: Identity, rotary: Rotary, rope_theta: float | None) -> Iterator[str]:
     """What is left without effect on purpose, and what is done in another way than in training."""
-    homes = found.homes
+    homes, dialect = found.homes, found.dialect
     for key in ("output_multiplier", "final_logit_softcapping"):
         if found.family == DSPARK and key in homes:
             homes.number(key)
             yield f"{key} is not applied: a Markov head is trained on the head's own logits"
-    slides = any(layer.window for layer in conventions.layers(homes, 1))
-    if found.dialect.one_bound and slides:
+    windows = [layer.window for layer in conventions.layers(homes, 1) if layer.window]
+    if dialect.one_bound and windows:
         yield (
-            "trained with one window for all rows of a block, the anchor's; here it moves with each row, so that later "
-            "rows see a few positions fewer"
+            f"{dialect.name} trains all rows of a block with one bound, {windows[0]} positions before the anchor, "
+            f"which for the anchor's row alone is a window of {windows[0] + 1}. Here each row has its own window of "
+            f"{windows[0]}, as vLLM serves it: row j of a block sees j + 1 positions of the context fewer than in "
+            "training, which costs nothing before the context is longer than the window"
         )
-    doubted = found.dialect.theta_in_doubt
-    if doubted and conventions.rotary(homes, 2, conventions.layer_kinds(homes)).theta == doubted:
-        yield (
-            f"its rotary base is {doubted:g}, which {found.dialect.name}'s exporter has written for drafters that were "
-            "trained with another one: compare it with the training's, mostly the target's"
-        )
+    if dialect.unsaid_window and not windows:
+        yield dialect.unsaid_window
+    if rope_theta is not None:
+        written = conventions.rotary(homes, rotary.dim, conventions.layer_kinds(homes)).theta
+        yield f"its rotary base is {rope_theta:g}, as drafter_rope_theta asks for; config.json says {written:g}"
+    elif found.family in dialect.theta_in_doubt:
+        yield dialect.theta_in_doubt[found.family]
+    yield from _position_notes(homes, rotary)
+    if (checkpoint.folder / MASK_FILE).exists():
+        yield f"{MASK_FILE} holds the mask token's row: it stands in the place of the embedding's, as when serving"
     fused = tensor(checkpoint, found.names, "fc.weight")
     for key in ("dtype", "torch_dtype"):
         known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from builder.drafter import Drafter, plan_drafter
 from builder.qwen35.borders import TargetOptions
-from builder.qwen35.config import ARCHITECTURES, read_target_config
+from builder.qwen35.config import ARCHITECTURES, read_target_config, text_section
 from builder.qwen35.keys import KEYS as TARGET_KEYS
 from builder.qwen35.names import EMBEDDING, HEAD, find_names
 from builder.qwen35.norms import check_norms
@@ -19,7 +19,7 @@ from drafters.dialects import KEYS as DRAFTER_KEYS
 from drafters.dialects.dialect import architecture
 from drafters.drafter import DrafterOptions
 from drafters.identify import TITLES
-from drafters.keys import DSPARK, SHAPING_SECTIONS
+from drafters.keys import DSPARK, SECTIONS
 from drafters.reading import Identity, identity, read_identified
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
@@ -27,6 +27,9 @@ from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
+
+# Stands for the block of a drafter whose config does not say it: only an export must know.
+_ANY_BLOCK = 2
 
 
 def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
@@ -47,7 +50,8 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     config = checkpoint.config
     name = architecture(config)
     yield f"It is     a Qwen 3.5 target, by architectures: {name}"
-    sections = [config, *([config.section("text_config")] if ARCHITECTURES[name] else [])]
+    text = text_section(config, name)
+    sections = [config] if text is config else [config, text]
     yield from _keys(TARGET_KEYS, sections)
     read = read_target_config(config)
     names = find_names(checkpoint, read)
@@ -60,6 +64,7 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     style = Style(BF16)
     _, module = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
     plan_tensors(module, checkpoint, names)
+    yield from _notes(tuple(checkpoint.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 
@@ -68,33 +73,38 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     yield f"It is     a {TITLES[found.family]} drafter, by {found.family_reason}"
     yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
     yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
-    config = read_identified(checkpoint, found, block_size=block_size)
+    unsaid = block_size is None and "block_size" not in found.homes
+    config = read_identified(checkpoint, found, block_size=_ANY_BLOCK if unsaid else block_size)
     yield "Config"
-    yield from _fields(config, DRAFTER_KEYS, found.homes.origins)
-    yield from _meaning(config)
+    yield from _fields(config, DRAFTER_KEYS, found.homes.origins, skipped=("block_size",) if unsaid else ())
+    yield from _meaning(config, unsaid=unsaid)
     renamed = {name: stored for name, stored in found.names.stored.items() if name != stored}
     if renamed:
         name, stored = next(iter(renamed.items()))
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
     plan_drafter(Drafter(checkpoint, config, config.block_size), DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD))
+    yield from _notes(tuple(checkpoint.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
 
 
-def _meaning(config: DrafterConfig) -> Iterator[str]:
-    """What follows from a drafter's configuration."""
+def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
+    """What follows from a drafter's configuration; ``unsaid`` where nothing says how long a block is."""
     taps = ", ".join(map(str, config.taps))
     yield f"Taps      {taps}: the streams that enter these layers of the target"
     rows = "each row predicts, the anchor's too" if config.anchor_predicts else "the anchor's row predicts nothing"
-    yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
+    if unsaid:
+        yield f"Drafts    not known, {rows}: an export needs drafter_block_size=N, the N of its trainer's command"
+    else:
+        yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
     known = "" if config.kind == config.family else f", which has no kind for {TITLES[config.family]} of this form"
     yield f"Runs as   {config.kind}.onnx in the runtime{known}"
 
 
-def _fields(config: Any, keys: Table, origins: Mapping[str, str]) -> Iterator[str]:
+def _fields(config: Any, keys: Table, origins: Mapping[str, str], skipped: Sequence[str] = ()) -> Iterator[str]:
     """Each field of a normalised configuration with the places that it came from."""
     for field in fields(config):
-        if field.name == "notes":
+        if field.name in ("notes", *skipped):
             continue
         places = [
             _short_place(origins[key.name]) for key in keys.values() if field.name in key.fields and key.name in origins
@@ -119,7 +129,7 @@ def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None
     renames = found.dialect.renames if found else {}
     for section in sections:
         for name, value in section.data.items():
-            if value is None or name in (*SHAPING_SECTIONS, "text_config"):
+            if value is None or name in SECTIONS:
                 continue
             key = keys.get(renames.get(name, name))
             where = _short_place(section.place(name))

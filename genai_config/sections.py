@@ -188,6 +188,8 @@ class Search:
     top_k: int | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    min_length: int | None = None
     chunk_size: int | None = None
 
 

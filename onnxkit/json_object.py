@@ -155,14 +155,14 @@ class JsonObject:
         """A list of whole numbers, as a tuple."""
         return self._list(key, "a list of whole numbers", int, default)
 
-    def token_ids(self, key: str) -> tuple[int, ...]:
+    def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
         """One token id or a list of them, as a tuple; empty where the key is absent."""
         if key not in self:
             return ()
-        accepted = "a token id (0 or more) or a list of them"
+        accepted = f"a token id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}) or a list of them"
         value = self.data[key]
         ids = value if isinstance(value, list) else [value]
-        if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+        if any(isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < vocab_size for i in ids):
             raise self.error(key, accepted)
         return tuple(ids)
 

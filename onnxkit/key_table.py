@@ -6,7 +6,9 @@ elsewhere: what is ignored in silence is found by nobody.
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -95,6 +97,44 @@ def unknown_notes(section: JsonObject, known: Iterable[str]) -> list[str]:
         for key in section.data
         if key in section and key not in known
     ]
+
+
+# Parts of names that models give to what shapes their graph.
+_SHAPING = (
+    "act activation attention attn bias cap causal conv dim embed embedding expert experts factor ffn gate gated head "
+    "heads hidden interval kernel kv layer layers linear logit logits mlp moe multiplier norm position proj query "
+    "residual rms rope rotary scale scaling sink sinks size softcap softcapping state theta types window"
+)
+_ASKS_FOR_NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
+
+
+def settle_unknown(section: JsonObject, known: Iterable[str]) -> list[str]:
+    """What becomes of keys that stand in no table, one rule for every section.
+
+    A key is refused where it looks as if it shaped the graph: where its name is nearly that of a known key, or holds
+    one of the words that models give to such things, and its value asks for something. Any other, a name or a version
+    that a tool has left, is noted.
+
+    Raises:
+        ExportError: There is one that looks so.
+    """
+    known = list(known)
+    refused = [
+        key
+        for key in section.data
+        if key in section
+        and key not in known
+        and not one_of(section.data[key], _ASKS_FOR_NOTHING)
+        and _shapes(key, known)
+    ]
+    if refused:
+        refuse_unknown(JsonObject({refused[0]: section.data[refused[0]]}, section.where), known)
+    return unknown_notes(section, known)
+
+
+def _shapes(key: str, known: Iterable[str]) -> bool:
+    words = set(re.split(r"[^a-z]+", key.lower()))
+    return not words.isdisjoint(_SHAPING.split()) or bool(difflib.get_close_matches(key, list(known), n=1, cutoff=0.85))
 
 
 def refuse_values(section: JsonObject, keys: Table) -> None:

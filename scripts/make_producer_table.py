@@ -18,6 +18,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "producers.md"
 
 CONVENTIONS: dict[str, Callable[..., object]] = {
     "Taps": conventions.target_layers,
+    "The last layer's tap": conventions.last_tap,
     "The anchor's row": conventions.anchor_predicts,
     "Block size": conventions.block_size,
     "Mask token": conventions.mask_token,

@@ -142,9 +142,9 @@ def main() -> int:
 
 
 _ABOUT = """The third column is the first check that fails among those that compare the files with what would be
-written; the fourth is the first of all others, which know nothing of that: they would notice an exporter that is wrong in
-the same way twice. A dash means that none does; of the faults from "NaN" on, the graphs were not run, since no short run
-shows them."""
+written; the fourth is the first of all others, which know nothing of that: they would notice an exporter that is wrong
+in the same way twice. A dash means that none does; of the faults from "NaN" on, the graphs were not run, since no short
+run shows them."""
 
 
 if __name__ == "__main__":

@@ -167,6 +167,14 @@ def torchspec(layers: Json, own: Json, tensors: Tensors, kind: str) -> Written:
     return layers | {key: value for key, value in own.items() if key != "block_size"} | top, names
 
 
+def verl(layers: Json, own: Json, tensors: Tensors, kind: str) -> Written:
+    """TorchSpec's keys with the target's layers where that has its taps, without an activation."""
+    top = {"architectures": [TITLES[family(kind)]], "model_type": family(kind), "num_context_layers": 3}
+    top |= {"target_num_hidden_layers": 8, "num_target_layers": 8, "target_hidden_size": 128, "ce_loss_alpha": 0.1}
+    kept = {key: value for key, value in layers.items() if key != "hidden_act"}
+    return kept | {key: value for key, value in own.items() if key != "projector_type"} | top, tensors
+
+
 def automodel(layers: Json, own: Json, tensors: Tensors, kind: str) -> Written:
     """An architecture of its own, ``causal``, a leaked share of the head, and codebooks saved as embeddings."""
     names = {f"{name}.weight" if name.endswith("_codebook") else name: tensor for name, tensor in tensors.items()}
@@ -196,6 +204,7 @@ WRITERS: dict[str, tuple[Writer, str, tuple[str, ...]]] = {
     "speculators, flat": (speculators_flat, "vLLM speculators", ("dflash", "dflash2", "dspark", "gated")),
     "speculators, by kind": (speculators_by_kind, "vLLM speculators", ("dflash2", "dspark")),
     "TorchSpec": (torchspec, "TorchSpec", ("dflash",)),
+    "verl-SpeCo": (verl, "verl-SpeCo", ("dflash", "dspark")),
     "Automodel": (automodel, "NeMo Automodel", DFLASH),
 }
 

@@ -66,7 +66,7 @@ def checkpoint(config: Json, headers: Headers) -> Checkpoint:
     made = Checkpoint.__new__(Checkpoint)
     made.folder, made.option = Path("/nowhere"), "-i"
     made.config = JsonObject(copy.deepcopy(config), "config.json")
-    made.tensors, made.claimed = dict(headers), set()
+    made.tensors, made.astray, made.claimed = dict(headers), {}, set()
     return made
 
 

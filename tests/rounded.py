@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -57,7 +58,7 @@ def round_graph(graph: ir.Graph, types: Mapping[str, ir.DataType]) -> None:
                 _give_out(graph, value, low, wide, str(name))
 
 
-def _redirect(readers: Iterable[ir.Usage], source: ir.Value) -> None:
+def _redirect(readers: Iterable[Any], source: ir.Value) -> None:
     for reader in readers:
         reader.node.replace_input_with(reader.idx, source)
 

@@ -71,7 +71,6 @@ CONFIGS: list[tuple[str, Change, list[str]]] = [
     ("dspark", gone("markov_rank"), ["markov_rank"]),
     ("dspark", gone("rms_norm_eps"), ["rms_norm_eps"]),
     ("dspark", gone("vocab_size"), ["vocab_size"]),
-    ("dspark", gone("hidden_act"), ["hidden_act"]),
     # taps
     ("dflash2", own(target_layer_ids=[]), ["target_layer_ids", "[]"]),
     ("dflash2", own(target_layer_ids=[-1, 1, 3]), ["[-1, 1, 3]", "the embedding"]),
@@ -103,7 +102,8 @@ CONFIGS: list[tuple[str, Change, list[str]]] = [
     # another target
     ("dflash2", top(num_target_layers=12), ["num_target_layers", "12", "8, as the target has"]),
     ("dflash2", top(target_hidden_size=256), ["target_hidden_size", "256", "128"]),
-    ("dspark", top(vocab_size=768), ["vocab_size", "768", "640"]),
+    ("dspark", top(vocab_size=768), ["vocab_size", "768, 128 more than the target's 640", "resize"]),
+    ("dflash2", top(vocab_size=639), ["vocab_size", "639, 1 fewer than the target's 640", "resize"]),
     ("dspark", top(hidden_size=256), ["hidden_size", "256", "128"]),
     # what is not built
     ("dflash2", top(attention_bias=True), ["missing (8)", "layers.0.self_attn.o_proj.bias"]),
@@ -113,7 +113,13 @@ CONFIGS: list[tuple[str, Change, list[str]]] = [
     ("dspark", top(draft_vocab_size=320), ["draft_vocab_size", "320"]),
     ("dspark", top(is_neox_style=False), ["is_neox_style"]),
     ("dspark", top(sample_from_anchor=False, shift_label=True), ["sample_from_anchor", "shift_label"]),
-    ("dflash2", top(sample_from_anchor=True), ["sample_from_anchor", "true"]),
+    ("dspark", top(text_config={"head_dim": 64}), ["text_config.head_dim", "32 and 64"]),
+    ("dflash2", own(selector_vocab_size=512), ["selector_vocab_size", "512", "640"]),
+    (
+        "dspark",
+        top(speculators_config={"proposal_methods": [{"speculative_tokens": 15}]}, sample_from_anchor=True),
+        ["speculative_tokens", "block_size", "15 and 8"],
+    ),
     ("dspark", top(quantization_config={"quant_method": "fp8"}), ["quantization_config"]),
     ("dspark", top(speculators_model_type="dflash2"), ["speculators_model_type", "dflash2 and dspark"]),
     ("dspark", top(speculators_model_type="dspark"), ["sample_from_anchor", "speculative_tokens"]),

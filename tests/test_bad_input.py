@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from builder.cli import main
-from tests.checkpoints import PREFIX, TINY, Json, Tensors, variant
+from tests.checkpoints import PREFIX, TINY, Json, Tensors, tie, variant, without_head
+from tests.runtime import export
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -80,8 +81,10 @@ def test_command_line(capsys: pytest.CaptureFixture[str], arguments: list[object
         (["context_length=4097"], ["4097", "1 to 4096", "max_position_embeddings"]),
         (["prune_lm_head=maybe"], ["'maybe'", "true or false"]),
         (["include_hidden_states=2"], ["'2'", "true or false"]),
-        (["context_length=8", "context_length=9"], ["given twice", "context_length"]),
+        (["context_length=8", "context_length=9"], ["given twice", "context_length=9 after context_length=8"]),
         (["prune_lm_head=true", "prune_lm_head=false"], ["given twice"]),
+        (["aux_hidden_state_layers=,"], ["separated by commas"]),
+        (["context_length=2147483648"], ["'2147483648'"]),
     ],
 )
 def test_extra_options(
@@ -90,6 +93,46 @@ def test_extra_options(
     message = refused_checkpoint(capsys, TINY, tmp_path, *options)
     for part in expected:
         assert part in message
+
+
+def test_a_second_list_of_options_adds_to_the_first(tmp_path: Path) -> None:
+    arguments = ["-i", str(TINY), "-o", str(tmp_path / "out"), "-p", "fp32", "-e", "cpu"]
+    more = [
+        "--extra_options",
+        "context_length=99",
+        "--extra_options",
+        "include_hidden_states=true",
+        "context_length=99",
+    ]
+    assert main([*arguments, *more]) == 0
+    options = json.loads((tmp_path / "out" / "draftsmith.json").read_text())["options"]
+    assert (options["context_length"], options["include_hidden_states"]) == (99, True)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (["--extra_options", "context_length=7"], ["given twice", "context_length=7 after context_length=9"]),
+        (["-p", "bf16"], ["-p", "bf16 after -p fp32"]),
+        (["--output", "elsewhere"], ["--output", "elsewhere after -o out"]),
+        (["--input", "elsewhere"], ["--input", "elsewhere after -i"]),
+    ],
+)
+def test_what_contradicts_itself(capsys: pytest.CaptureFixture[str], second: list[str], expected: list[str]) -> None:
+    first = ["-i", TINY, "-o", "out", "-p", "fp32", "-e", "cpu", "--extra_options", "context_length=9"]
+    message = refused(capsys, *first, *second)
+    for part in expected:
+        assert part in message
+
+
+def test_a_blank_list_is_none(tmp_path: Path) -> None:
+    """As scripts write it that fill in variables: the bytes are those without the option."""
+    folders = [export(TINY, tmp_path / name, *options) for name, options in BLANK.items()]
+    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    assert contents[0] == contents[1] == contents[2]
+
+
+BLANK = {"none": (), "blank": ("aux_hidden_state_layers=",), "space": ("aux_hidden_state_layers= ",)}
 
 
 # --- folders and files ---
@@ -213,7 +256,6 @@ def edit_index(checkpoint: Path, change: Callable[[Json], object]) -> None:
         (lambda index: index["weight_map"].update({NORM: ""}), "outside"),
         (lambda index: index["weight_map"].update({NORM: 5}), "outside"),
         (lambda index: index["weight_map"].update({NORM: "model-00009-of-00002.safetensors"}), "model-00009"),
-        (lambda index: index["weight_map"].update({"ghost": "model-00001-of-00002.safetensors"}), "ghost"),
         (lambda index: index["weight_map"].pop(NORM), NORM),
         (lambda index: index.pop("weight_map"), "weight_map"),
         (lambda index: index.update(weight_map=[]), "weight_map"),
@@ -226,6 +268,58 @@ def test_wrong_index(
     edit_index(checkpoint, change)
     message = refused_checkpoint(capsys, checkpoint, tmp_path)
     assert expected in message and "model.safetensors.index.json" in message
+
+
+HEAD = "lm_head.weight"
+UNREAD = "mtp.fc.weight"
+FIRST, ABSENT = "model-00001-of-00002.safetensors", "model-00009-of-00009.safetensors"
+
+
+@pytest.mark.parametrize("name", ["ghost", "model.visual.ghost", "mtp.ghost", UNREAD])
+@pytest.mark.parametrize("shard", [FIRST, ABSENT])
+def test_an_index_that_is_wrong_of_what_no_graph_reads(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, shard: str
+) -> None:
+    """It names what no shard holds, as where a part was left out: a note."""
+    checkpoint = variant(tmp_path / "c", shards=2, tensors=lambda weights: weights.pop(UNREAD))
+    edit_index(checkpoint, lambda index: index["weight_map"].update({name: shard}))
+    export(checkpoint, tmp_path / "out")
+    out = capsys.readouterr().out
+    assert f"Note: model.safetensors.index.json: {name}: " in out and shard in out
+
+
+@pytest.mark.parametrize("name", [UNREAD, "another.weight"])
+def test_an_index_that_omits_what_no_graph_reads(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    checkpoint = variant(tmp_path / "c", shards=2, tensors=lambda weights: weights.update({name: torch.zeros(4, 4)}))
+    edit_index(checkpoint, lambda index: index["weight_map"].pop(name))
+    export(checkpoint, tmp_path / "out")
+    assert f"{name}: it stands in model-0000" in capsys.readouterr().out
+
+
+def test_an_index_with_a_head_that_is_tied(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """No shard holds it: it is the embedding."""
+    checkpoint = variant(tmp_path / "c", config=tie, shards=2, tensors=without_head)
+    edit_index(checkpoint, lambda index: index["weight_map"].update({HEAD: FIRST}))
+    export(checkpoint, tmp_path / "out")
+    assert (
+        f"{HEAD}: model.safetensors.index.json names it in {FIRST}, which does not hold it" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("name", [HEAD, f"{PREFIX}embed_tokens.weight", f"{PREFIX}layers.5.mlp.up_proj.weight"])
+@pytest.mark.parametrize("omitted", [True, False])
+def test_an_index_that_is_wrong_of_what_a_graph_reads(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, omitted: bool
+) -> None:
+    checkpoint = variant(
+        tmp_path / "c", shards=2, tensors=(lambda weights: None) if omitted else (lambda weights: weights.pop(name))
+    )
+    edit_index(
+        checkpoint,
+        lambda index: index["weight_map"].pop(name) if omitted else index["weight_map"].update({name: FIRST}),
+    )
+    message = refused_checkpoint(capsys, checkpoint, tmp_path)
+    assert name in message and "model.safetensors.index.json" in message
 
 
 def test_missing_shard(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -354,6 +448,24 @@ def test_a_weight_too_large_for_fp16(capsys: pytest.CaptureFixture[str], tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+@pytest.mark.parametrize("name", [f"{LAYER}mlp.up_proj.weight", f"{LAYER}linear_attn.A_log", NORM])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_weight_that_is_not_finite(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, precision: str
+) -> None:
+    """Copied or converted, large or small: it is named, and taken where that is asked for."""
+
+    def change(weights: Tensors) -> None:
+        weights[name].view(-1)[2] = float("nan")
+
+    checkpoint = variant(tmp_path / "c", tensors=change)
+    arguments = ["-i", str(checkpoint), "-o", str(tmp_path / "out"), "-p", precision, "-e", "cuda"]
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert name in message and "not finite" in message and [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert main([*arguments, "--extra_options", "allow_nonfinite=true"]) == 0
+
+
 # --- the configuration ---
 
 
@@ -428,6 +540,10 @@ def rope(**changes: object) -> Callable[[Json], None]:
         (text(rope_theta=5000.0), ["rope_theta", "1e+07 and 5000"]),
         (text(eos_token_id="end"), ["eos_token_id", "end"]),
         (text(eos_token_id=[1, -2]), ["eos_token_id"]),
+        (text(eos_token_id=640), ["text_config.eos_token_id", "640", "from 0 to 639"]),
+        (lambda data: data.update(eos_token_id=[0, 999]), ["config.json: eos_token_id", "999"]),
+        (text(pad_token_id=640), ["pad_token_id", "640"]),
+        (lambda data: data.update(bos_token_id=2**31), ["bos_token_id", "2147483648"]),
         (lambda data: data.update(tie_word_embeddings="no"), ["tie_word_embeddings"]),
     ],
 )
@@ -448,7 +564,35 @@ def test_fewer_layers_than_tensors(capsys: pytest.CaptureFixture[str], tmp_path:
     assert f"{PREFIX}layers.7.mlp.up_proj.weight" in message or "layers.7." in message
 
 
-@pytest.mark.parametrize("entry", [{"temperature": "hot"}, {"top_k": -1}, {"top_p": 1.5}, {"do_sample": 1}])
+def test_no_stop_id_anywhere(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    checkpoint = variant(tmp_path / "c", config=text(eos_token_id=None))
+    (checkpoint / "generation_config.json").write_text("{}")
+    message = refused_checkpoint(capsys, checkpoint, tmp_path)
+    assert "generation_config.json: eos_token_id" in message and "that ends a text" in message
+    (checkpoint / "generation_config.json").write_text('{"eos_token_id": 2}')
+    export(checkpoint, tmp_path / "out")
+
+
+def test_a_key_twice_in_the_generation_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    checkpoint = variant(tmp_path / "c")
+    (checkpoint / "generation_config.json").write_text('{"eos_token_id": 2, "top_k": 20, "top_k": 40}')
+    message = refused_checkpoint(capsys, checkpoint, tmp_path)
+    assert "stands twice" in message and "top_k" in message and "generation_config.json" in message
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"temperature": "hot"},
+        {"top_k": -1},
+        {"top_p": 1.5},
+        {"do_sample": 1},
+        {"no_repeat_ngram_size": -1},
+        {"min_length": 1.5},
+        {"min_p": 2},
+        {"eos_token_id": [2, 640]},
+    ],
+)
 def test_generation_config(capsys: pytest.CaptureFixture[str], tmp_path: Path, entry: Json) -> None:
     checkpoint = variant(tmp_path / "c")
     (checkpoint / "generation_config.json").write_text(json.dumps(entry))

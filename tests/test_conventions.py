@@ -138,6 +138,8 @@ SPECULATORS = {"speculators_config": {"proposal_methods": [{"speculative_tokens"
         ("vLLM speculators", "dspark", SPECULATORS, False),
         ("vLLM speculators", "dspark", {"speculators_config": {"proposal_methods": [{"speculative_tokens": 8}]}}, True),
         ("vLLM speculators", "dflash", {}, False),
+        ("vLLM speculators", "dflash", {"sample_from_anchor": True}, True),
+        ("vLLM speculators", "dflash2", {"sample_from_anchor": True}, True),
         ("z-lab / Inco", "dflash2", {"sample_from_anchor": False}, False),
     ],
 )
@@ -151,7 +153,6 @@ def test_the_anchors_row(producer: str, kind: str, keys: Json, expected: bool) -
     [
         ({"sample_from_anchor": True, "shift_label": False}, "dspark"),
         ({"sample_from_anchor": "yes"}, "dspark"),
-        ({"sample_from_anchor": True}, "dflash2"),
         ({"speculators_config": {"proposal_methods": [{"speculative_tokens": 4}]}}, "dspark"),
         ({"speculators_config": {"proposal_methods": 4}}, "dspark"),
         ({"speculators_config": {"proposal_methods": [{"speculative_tokens": "8"}]}}, "dspark"),
@@ -190,6 +191,8 @@ SLIDES = {"layer_types": [SLIDING, FULL], "sliding_window": 64}
         ("NVIDIA ModelOpt", {"use_swa": True, "swa_window_size": 32, "causal": True}, ((32, True), (32, True))),
         ("NVIDIA ModelOpt", {"use_swa": False, "swa_window_size": 32}, ((None, False), (None, False))),
         ("DeepSpec", {"layer_types": [FULL, FULL]}, ((None, False), (None, False))),
+        ("z-lab / Inco", {"dflash_config": {"causal_head": True}}, ((None, True), (None, True))),
+        ("z-lab / Inco", {"is_causal": False, "sliding_window_non_causal": False}, ((None, False), (None, False))),
         ("TorchSpec", {}, ((None, False), (None, False))),
         (
             "SpecForge",
@@ -214,6 +217,8 @@ def test_windows(producer: str, keys: Json, expected: object) -> None:
         (SLIDES | {"sliding_window": None}, "sliding_window"),
         (SLIDES | {"is_causal": True, "causal": False}, "causal"),
         (SLIDES | {"is_causal": True, "sliding_window_non_causal": True}, "sliding_window_non_causal"),
+        (SLIDES | {"is_causal": False, "sliding_window_non_causal": False}, "sliding_window_non_causal"),
+        (SLIDES | {"causal": False, "sliding_window_non_causal": False}, "sliding_window_non_causal"),
         (SLIDES | {"is_causal": False, "sliding_window": 7}, "sliding_window"),
         ({"layer_types": [FULL]}, "layer_types"),
         ({"layer_types": [FULL, "chunked_attention"]}, "layer_types"),

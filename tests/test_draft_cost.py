@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from builder.cli import main
 from builder.drafter import Drafter, settle
 from builder.drafter_cost import DrafterCost
 from builder.options import BuildOptions
 from drafters.config import DFlash2, DrafterConfig, DSpark, LayerAttention
+from draftsmith.validation.engine import run_engine
+from draftsmith.validation.widen import widen
+from onnxkit.errors import ExportError
 from onnxkit.layers.rotary import Rotary
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY
@@ -103,3 +107,65 @@ def test_dspark_has_a_ring_only_with_a_window(window: int | None) -> None:
     assert cost.pages == (None if window is None else 10)
     text = "\n".join(cost.lines())
     assert ("24% fewer tokens" in text) == (window is None)  # 20480 of 20480 + 65536
+
+
+def test_pages_that_are_too_few_for_the_ring() -> None:
+    _, cost = settled(CONFIG, 262144)
+    ring = -(-cost.pool // (256 * 65536))
+    cost.check_blocks(ring + 1)
+    cost.check_blocks(None)
+    with pytest.raises(ExportError, match="no room") as caught:
+        cost.check_blocks(ring)
+    assert f"takes {ring} for 16 requests" in str(caught.value) and f"{ring + 1} or more" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+@pytest.mark.parametrize("requests", [1, 4])
+def test_the_fewest_pages_are_those_that_the_engine_starts_with(kind: str, requests: int, tmp_path: Path) -> None:
+    """One fewer, and the Engine says that num_blocks is too small."""
+    pair = Path(__file__).parent / "assets" / "pair"
+    options = [f"drafter_path={pair / kind}", "context_length=512", f"max_batch_size={requests}"]
+    arguments = ["-i", str(pair / "target"), "-o", str(tmp_path / "out"), "-p", "bf16", "-e", "cuda", "--extra_options"]
+    least = next(n for n in range(1, 99) if main([*arguments, *options, f"num_blocks={n}"]) == 0)
+    for blocks in (least, least - 1):
+        widen(tmp_path / "out", tmp_path / str(blocks), num_blocks=blocks)
+    assert run_engine(tmp_path / str(least), [[5, 6, 7]], 4).count("draft_tokens_proposed")
+    with pytest.raises(Exception, match="num_blocks is too small"):
+        run_engine(tmp_path / str(least - 1), [[5, 6, 7]], 4)
+
+
+@pytest.mark.parametrize(("scheduled", "drafts", "good"), [(8, 7, True), (7, 7, False), (1, 1, False), (2, 1, True)])
+def test_a_step_has_room_for_the_drafts_of_a_request(scheduled: int, drafts: int, good: bool) -> None:
+    """With fewer tokens the Engine drafts less, and with one token it drafts nothing, in silence."""
+
+    def options() -> BuildOptions:
+        return BuildOptions(
+            output=Path("o"),
+            precision="bf16",
+            provider="cuda",
+            input=Path("i"),
+            use_paged_attention=True,
+            max_draft_tokens=drafts,
+            state_update_capacity=drafts,
+            max_scheduled_tokens=scheduled,
+        )
+
+    if good:
+        assert options().max_scheduled_tokens == scheduled
+    else:
+        with pytest.raises(ExportError, match="no room for the drafts") as caught:
+            options()
+        assert f"{drafts + 1} or more" in str(caught.value)
+
+
+def test_a_step_has_room_for_the_drafts_that_follow_from_a_drafter() -> None:
+    asked = BuildOptions(
+        output=Path("o"),
+        precision="bf16",
+        provider="cuda",
+        input=Path("i"),
+        drafter_path=Path("d"),
+        max_scheduled_tokens=7,
+    )
+    with pytest.raises(ExportError, match="no room for the drafts"):
+        settle(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size), 262144, 256)

@@ -114,7 +114,7 @@ def test_one_bound_for_a_block_is_noted(tmp_path: Path) -> None:
     data["transformer_layer_config"] |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": 64}
     (tmp_path / "config.json").write_text(json.dumps(data))
     found = config(tmp_path)
-    assert any("one window for all rows of a block" in note for note in found.notes)
+    assert any("one bound, 64 positions before the anchor" in note for note in found.notes)
     assert [(layer.window, layer.causal) for layer in found.layers] == [(64, True)] * 2
 
 
@@ -144,12 +144,11 @@ def test_the_confidence_heads_width(tmp_path: Path, width: int, both: bool | Non
         assert "confidence_head_with_markov" in message(folder)
 
 
-@pytest.mark.parametrize(("theta", "doubted"), [(10000.0, True), (1e7, False)])
-def test_a_base_in_doubt_is_noted(tmp_path: Path, theta: float, doubted: bool) -> None:
-    folder = write_as("ModelOpt", "dspark", tmp_path)
-    data = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(data | {"rope_theta": theta}))
-    assert any("rotary base is 10000" in note for note in config(folder).notes) is doubted
+@pytest.mark.parametrize(("kind", "doubted"), [("dflash", True), ("dspark", True), ("dflash2", False)])
+def test_a_base_in_doubt_is_noted(tmp_path: Path, kind: str, doubted: bool) -> None:
+    """Releases of ModelOpt that have DFlash 2 write the base that they trained with."""
+    folder = write_as("ModelOpt", kind, tmp_path)
+    assert any("ModelOpt 0.45 to 0.47" in note for note in config(folder).notes) is doubted
 
 
 @pytest.mark.parametrize("section", ["", "dflash_config"])
@@ -263,9 +262,22 @@ def test_two_tensors_of_one_meaning(tmp_path: Path, equal: bool) -> None:
         assert f"{name}.weight" in text and "mean the same and differ" in text
 
 
-def test_rotary_frequencies_are_left_out(tmp_path: Path) -> None:
-    name = "layers.0.self_attn.rotary_emb.inv_freq"
-    alone(made(tmp_path / "d", "dspark", extra={name: np.ones(16, np.float32)}), tmp_path / "out")
+FREQUENCIES = "layers.0.self_attn.rotary_emb.inv_freq"
+
+
+def frequencies(theta: float, dtype: object = np.float32) -> Tensors:
+    return {FREQUENCIES: (theta ** (-np.arange(0, 32, 2) / 32)).astype(dtype)}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_rotary_frequencies_are_left_out(tmp_path: Path, dtype: object) -> None:
+    alone(made(tmp_path / "d", "dspark", extra=frequencies(1e6, dtype)), tmp_path / "out")
+
+
+@pytest.mark.parametrize("extra", [frequencies(1e4), frequencies(1e7), {FREQUENCIES: np.ones(8, np.float32)}])
+def test_rotary_frequencies_of_another_base_are_refused(tmp_path: Path, extra: Tensors) -> None:
+    text = message(made(tmp_path, "dspark", extra=extra))
+    assert FREQUENCIES in text and "the base 1e+06" in text and "drafter_rope_theta" in text
 
 
 @pytest.mark.parametrize(

@@ -145,12 +145,23 @@ def test_generation_config_fills_search(tmp_path: Path) -> None:
     declared = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}
     more = {"eos_token_id": 5, "bos_token_id": 1, "pad_token_id": 4, "max_new_tokens": 9}
     (checkpoint / "generation_config.json").write_text(json.dumps(declared | more))
+    declared |= {"no_repeat_ngram_size": 4, "min_length": 3}
+    (checkpoint / "generation_config.json").write_text(json.dumps(declared | more))
     folder = export(checkpoint, tmp_path / "out")
     config = config_of(folder)
     assert declared.items() <= config["search"].items()
     assert (config["model"]["bos_token_id"], config["model"]["pad_token_id"]) == (1, 4)
     assert config["model"]["eos_token_id"] == [5, 0]  # generation_config.json's, and config.json's
     og.Config(str(folder))
+
+
+def test_what_the_configuration_has_no_place_for_is_said(tmp_path: Path) -> None:
+    """The runtime's parser refuses min_p; its caller may set it."""
+    checkpoint = variant(tmp_path / "c")
+    declared = {"min_p": 0.05, "num_beams": 1, "typical_p": 0.9, "presence_penalty": 0.0, "eos_token_id": 2}
+    (checkpoint / "generation_config.json").write_text(json.dumps(declared))
+    said = notes(export(checkpoint, tmp_path / "out"))
+    assert "min_p 0.05, typical_p 0.9 of generation_config.json is left to the caller" in said and "beams" not in said
 
 
 def test_stop_ids_without_a_generation_config(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_relative_of_what_is_no_number(value: float) -> None:
 
 def test_the_verdict_on_the_whole() -> None:
     results = Results(lambda check: None)
-    assert results.verdict is Verdict.INCOMPLETE  # nothing was done
+    assert Results().verdict is Verdict.INCOMPLETE  # nothing was done
     results.stated("a", "", [])
     assert results.verdict is Verdict.PASSED
     results.incomplete("b", "not compared")
@@ -254,8 +254,8 @@ def test_all_options_are_recorded(tmp_path: Path, options: tuple[str, ...], prec
 
 
 def test_what_a_message_differs_in() -> None:
-    def model(**attributes: int) -> onnx.ModelProto:
-        node = onnx.helper.make_node("Conv", ["x"], ["y"], name="conv", **attributes)
+    def model(group: int | None = None) -> onnx.ModelProto:
+        node = onnx.helper.make_node("Conv", ["x"], ["y"], name="conv", group=group)
         return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
 
     assert not list(message_differences(model(group=1), model(group=1)))
@@ -428,8 +428,8 @@ def test_other_models_of_a_configuration_are_left_out(copy: Path) -> None:
 def test_no_room_is_said_first(
     pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil._ntuple_diskusage(10**9, 10**9 - 10**6, 10**6)  # type: ignore[attr-defined]
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage)
+    usage = shutil._ntuple_diskusage(10**9, 10**9 - 10**6, 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     status, out, err = command(capsys, pairs["dflash2"].export)
     assert status == 2 and "not enough room" in err and not out
     assert command(capsys, pairs["dflash2"].export, "--files")[0] == 0

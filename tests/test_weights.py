@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,91 @@ def test_rows_cast_and_math_in_blocks_of_any_size(
         assert torch.equal(got, expected)
 
 
-def test_an_unchanged_tensor_is_a_range_of_its_file(tmp_path: Path) -> None:
+def test_an_unchanged_tensor_that_is_not_looked_at_is_a_range_of_its_file(tmp_path: Path) -> None:
     weight = Weight("a", [6, 5], BF16)
     _, holder = built(weight)
     checkpoint = checkpoint_of(tmp_path / "c", a=torch.randn(6, 5).to(torch.bfloat16))
-    plan_tensors(holder, checkpoint, lambda name: name)
+    plan_tensors(holder, checkpoint, lambda name: name, allow_nonfinite=True)
     assert isinstance(weight.const_value, ir.ExternalTensor)
     assert weight.const_value.path == str(tmp_path / "c" / "model.safetensors")
+
+
+# --- numbers ---
+
+F64 = torch.float64
+
+
+def written(
+    folder: Path, tensor: torch.Tensor, dtype: ir.DataType, transform: Transform = AS_IS, *, allow: bool = False
+) -> bytes:
+    weight = Weight("a", list(tensor.shape), dtype, transform=transform)
+    _, holder = built(weight)
+    plan_tensors(holder, checkpoint_of(folder, a=tensor), lambda name: name, allow_nonfinite=allow)
+    return bytes_of(weight)
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("stored", [F64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wanted", [F32, F16, BF16])
+def test_what_is_not_finite_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    value: float,
+    stored: torch.dtype,
+    wanted: ir.DataType,
+) -> None:
+    """Copied or converted, in any type; allowed, it goes through as it is."""
+    monkeypatch.setattr(streamed, "BLOCK_ELEMENTS", block)
+    tensor = torch.ones(4, 5).to(stored)
+    tensor[2, 3] = value
+    with pytest.raises(ExportError, match="not finite") as caught:
+        written(tmp_path, tensor, wanted)
+    assert "part.a[2, 3]" in str(caught.value) and "allow_nonfinite=true" in str(caught.value)
+    got = torch.frombuffer(bytearray(written(tmp_path, tensor, wanted, allow=True)), dtype=TORCH[wanted])
+    torch.testing.assert_close(got, tensor.to(TORCH[wanted]).flatten(), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("beside", [1.0, math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("stored", "wanted", "value"),
+    [(torch.float32, F16, 7e4), (torch.bfloat16, F16, 1e5), (F64, F16, 1e300), (F64, BF16, 1e39), (F64, F32, -1e39)],
+)
+def test_what_a_type_cannot_hold_is_named(
+    tmp_path: Path, beside: float, stored: torch.dtype, wanted: ir.DataType, value: float
+) -> None:
+    """Whatever stands beside it in the block."""
+    tensor = torch.tensor([beside, value, 2.0], dtype=F64).to(stored)
+    with pytest.raises(ExportError, match="too large"):
+        written(tmp_path, tensor, wanted, allow=True)
+
+
+def test_math_that_leaves_the_numbers_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="too large"):
+        written(tmp_path, torch.tensor([1.0, 200.0]), F32, NEG_EXP)
+
+
+@pytest.mark.parametrize("block", [1, 1 << 20])
+@pytest.mark.parametrize(("stored", "wanted", "value"), [(torch.float32, F16, 1e-9), (F64, F32, 1e-60)])
+def test_a_tensor_that_would_vanish_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, stored: torch.dtype, wanted: ir.DataType, value: float
+) -> None:
+    """As a whole: single values may, and zeros are zeros."""
+    monkeypatch.setattr(streamed, "BLOCK_ELEMENTS", block)
+    with pytest.raises(ExportError, match="too small"):
+        written(tmp_path, torch.full((3, 2), value, dtype=stored), wanted)
+    assert any(written(tmp_path, torch.tensor([value, 1.0], dtype=stored), wanted))
+    assert not any(written(tmp_path, torch.zeros(6, dtype=stored), wanted))
+
+
+def test_a_small_tensor_says_so_as_a_large_one_does(tmp_path: Path) -> None:
+    """It goes into the model file itself, where onnx_ir would wrap the error in one of its own."""
+    weight = Weight("a", [3], F16)
+    graph, holder = built(weight)
+    plan_tensors(holder, checkpoint_of(tmp_path, a=torch.tensor([1.0, 1e6, 2.0])), lambda name: name)
+    with pytest.raises(ExportError, match="too large"):
+        save(ir.Model(graph, ir_version=10), tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("shape", [[9, 4], [4]])

@@ -153,6 +153,25 @@ def test_spellings_of_one_configuration(text: Json) -> None:
     np.testing.assert_array_equal(module.inv_freq.numpy(), rotary(CARD).frequencies())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"rope_scaling": without("rope_theta")},  # SpecForge's mirror of rope_parameters
+        {"rope_scaling": without("factor", "partial_rotary_factor", "mrope_section")},
+        {"rope_scaling": {"mrope_section": [11, 11, 10]}},
+        {"rope_parameters": {"rope_theta": 10000000, "partial_rotary_factor": 0.25}, "rope_scaling": CARD},
+        {"rope_parameters": without("factor"), "rope_scaling": without("rope_theta")},
+    ],
+)
+def test_a_key_that_one_home_lacks_is_no_disagreement(text: Json) -> None:
+    assert read({"rope_parameters": CARD} | text).rotary == rotary(CARD)
+
+
+def test_a_key_of_the_second_home_counts() -> None:
+    text = {"rope_parameters": CARD, "rope_scaling": without("rope_theta") | {"beta_fast": 16}}
+    assert read(text).rotary == rotary(CARD | {"beta_fast": 16})
+
+
 def refused(text: Json) -> str:
     with pytest.raises(ExportError) as caught:
         read(text)
@@ -205,10 +224,11 @@ def test_other_kinds_are_refused_by_name(kind: str, key: str) -> None:
     ("text", "expected"),
     [
         ({"rope_scaling": CARD | {"factor": 2.0}}, ["rope_parameters.factor", "rope_scaling.factor", "4.0 and 2.0"]),
-        ({"rope_scaling": CARD | {"beta_fast": 16}}, ["rope_scaling.beta_fast", "nothing and 16"]),
-        ({"rope_scaling": without("factor")}, ["rope_scaling.factor", "4.0 and nothing"]),
+        (
+            {"rope_parameters": CARD | {"beta_fast": 8}, "rope_scaling": CARD | {"beta_fast": 16}},
+            ["beta_fast", "8 and 16"],
+        ),
         ({"rope_scaling": CARD | {"rope_type": "default"}}, ["rope_scaling.rope_type", "yarn and default"]),
-        ({"rope_scaling": {"mrope_section": [11, 11, 10]}}, ["rope_scaling.rope_type", "yarn and default"]),
         ({"original_max_position_embeddings": 131072}, ["original_max_position_embeddings", "262144 and 131072"]),
         ({"rope_theta": 5000.0}, ["rope_theta", "1e+07 and 5000"]),
     ],

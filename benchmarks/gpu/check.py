@@ -30,7 +30,8 @@ Json = dict[str, Any]
 
 def check(out: Path, work: Path, python: Path | None, wheels: Path | None, sizes: Sizes, patience: float = 1.0) -> Json:
     """Run all phases, each with ``patience`` times its time; gives what was written."""
-    started, results = time.monotonic(), {}
+    started = time.monotonic()
+    results: Json = {}
     report: Json = {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "sizes": sizes.name}
     report |= {"phases": [], "results": results}
     for phase in plan(work, python, wheels, sizes):

@@ -44,6 +44,7 @@ class TargetOptions:
             the stream that enters the final norm.
         page_size: Packed: tokens in a page of the cache.
         capacity: Packed: rows of a sequence whose state changes can be captured, 0 for none.
+        normed_last_tap: Whether the last layer's tap is what leaves the final norm instead.
     """
 
     context_length: int
@@ -54,6 +55,7 @@ class TargetOptions:
     taps: tuple[int, ...] = ()
     page_size: int = 256
     capacity: int = 0
+    normed_last_tap: bool = False
 
 
 class TargetOutputs(Outputs):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnxscript import GraphBuilder, nn
+from onnxscript import GraphBuilder, OpBuilder, nn
 
-from builder.qwen35.borders import PAST, TargetOptions
+from builder.qwen35.borders import PAST, TargetOptions, concatenated_taps
 from builder.qwen35.config import FULL, TargetConfig
-from builder.qwen35.decoder import TextModel
+from builder.qwen35.decoder import TextModel, TextOutput
 from builder.qwen35.layout import DeltaState, KeyValueCache, LayerState, Layout
 from onnxkit.layers.basic import LMHead
 from onnxkit.layers.graph import Type
@@ -24,6 +24,11 @@ class CausalLM(nn.Module):
         self.model = TextModel(config, layout, options.style)
         tied = self.model.embed_tokens if options.tied else None
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, options.style, tied)
+
+    def taps(self, op: OpBuilder, text: TextOutput) -> ir.Value:
+        """The tapped streams side by side, ``[tokens, taps * hidden]``."""
+        last = text.normed if self.options.normed_last_tap else text.entering[-1]
+        return concatenated_taps(op, [*text.entering[:-1], last], self.options.taps)
 
 
 def state_inputs(builder: GraphBuilder, config: TargetConfig, types: dict[str, Type]) -> list[LayerState]:

@@ -12,8 +12,13 @@ from onnxkit.layers.rotary_config import read_rotary
 
 LINEAR, FULL = "linear_attention", "full_attention"
 
-# Architectures, and whether their text configuration is nested in one of a multimodal model.
-ARCHITECTURES = {"Qwen3_5ForConditionalGeneration": True, "Qwen3_5ForCausalLM": False}
+# Architectures, and whether their text configuration is always nested in one of a multimodal model. Programs that take
+# the text model out of one keep its text_config, or write another name.
+ARCHITECTURES = {
+    "Qwen3_5ForConditionalGeneration": True,
+    "Qwen3_5ForCausalLM": False,
+    "Qwen3_5TextForCausalLM": False,
+}
 
 
 @dataclass(frozen=True)
@@ -82,19 +87,22 @@ def read_target_config(config: JsonObject) -> TargetConfig:
         ExportError: The architecture is not supported, a key is missing, has a wrong type or value, or asks for
             something that the graph does not do.
     """
-    architecture, nested = _architecture(config)
-    text = config.section("text_config") if nested else config
+    architecture = _architecture(config)
+    text = text_section(config, architecture)
     _refuse_packed(config, text)
     notes = check_keys(config, text)
-    text.string("hidden_act", choices=["silu"])
+    text.string("hidden_act", choices=["silu"], default="silu")
     heads, kv_heads = text.integer("num_attention_heads"), text.integer("num_key_value_heads")
     if heads % kv_heads:
         raise text.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
     head_dim = text.integer("head_dim")
-    bos, pad = (_first(text.token_ids(key) or config.token_ids(key)) for key in ("bos_token_id", "pad_token_id"))
+    vocab = text.integer("vocab_size")
+    bos, pad = (
+        _first(text.token_ids(key, vocab) or config.token_ids(key, vocab)) for key in ("bos_token_id", "pad_token_id")
+    )
     return TargetConfig(
         architecture=architecture,
-        vocab_size=text.integer("vocab_size"),
+        vocab_size=vocab,
         hidden_size=text.integer("hidden_size"),
         intermediate_size=text.integer("intermediate_size"),
         layer_types=_layer_types(text),
@@ -105,8 +113,8 @@ def read_target_config(config: JsonObject) -> TargetConfig:
         rotary=read_rotary(text, head_dim),
         max_position_embeddings=text.integer("max_position_embeddings"),
         linear=_linear_attention(text),
-        tie_word_embeddings=_tied(config, text),
-        eos_token_ids=_union(text.token_ids("eos_token_id"), config.token_ids("eos_token_id")),
+        tie_word_embeddings=_tied(config, text, ARCHITECTURES[architecture]),
+        eos_token_ids=_union(text.token_ids("eos_token_id", vocab), config.token_ids("eos_token_id", vocab)),
         bos_token_id=bos,
         pad_token_id=pad,
         mtp_layers=text.integer("mtp_num_hidden_layers", minimum=0, default=0),
@@ -114,11 +122,21 @@ def read_target_config(config: JsonObject) -> TargetConfig:
     )
 
 
-def _architecture(config: JsonObject) -> tuple[str, bool]:
+def text_section(config: JsonObject, architecture: str) -> JsonObject:
+    """The text model's part of ``config.json``: its ``text_config`` where there is one, as transformers takes it.
+
+    Raises:
+        ExportError: A multimodal model has none.
+    """
+    nested = ARCHITECTURES[architecture] or bool(config.data.get("text_config"))
+    return config.section("text_config") if nested else config
+
+
+def _architecture(config: JsonObject) -> str:
     names = config.strings("architectures")
     for name in names:
         if name in ARCHITECTURES:
-            return name, ARCHITECTURES[name]
+            return name
     raise ExportError(
         "The checkpoint's architecture is not supported.",
         where=config.place("architectures"),
@@ -169,13 +187,17 @@ def _linear_attention(text: JsonObject) -> LinearAttentionConfig:
     )
 
 
-def _tied(config: JsonObject, text: JsonObject) -> bool | None:
+def _tied(config: JsonObject, text: JsonObject, multimodal: bool) -> bool | None:
     """Whether the head is the embedding's table; None where the config does not say.
 
-    The outer key counts, as in transformers: it is the outer model that owns the head.
+    Of a multimodal model the outer key counts, as in transformers: it is the outer model that owns the head. Of a text
+    model both places must agree.
     """
-    outer = config.boolean("tie_word_embeddings", default=None)
-    return outer if outer is not None else text.boolean("tie_word_embeddings", default=None)
+    outer, inner = (section.boolean("tie_word_embeddings", default=None) for section in (config, text))
+    if not multimodal and None not in (outer, inner) and outer != inner:
+        first, second = (section.place("tie_word_embeddings") for section in (config, text))
+        raise disagreement(first, second, str(outer).lower(), str(inner).lower())
+    return bool(outer) if outer is not None else inner
 
 
 def _first(ids: tuple[int, ...]) -> int | None:

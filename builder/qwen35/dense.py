@@ -15,7 +15,6 @@ from builder.qwen35.borders import (
     LOGITS,
     TargetOptions,
     TargetOutputs,
-    concatenated_taps,
 )
 from builder.qwen35.causal_lm import CausalLM, state_inputs
 from builder.qwen35.config import TargetConfig
@@ -50,7 +49,7 @@ class DenseCausalLM(CausalLM):
             shape = ("batch_size", "sequence_length", config.hidden_size)
             outputs.add(HIDDEN_STATES, hidden, dtype, shape)
         if options.taps:
-            aux = op.Reshape(concatenated_taps(op, text.entering, options.taps), run.rows)
+            aux = op.Reshape(self.taps(op, text), run.rows)
             shape = ("batch_size", "sequence_length", len(options.taps) * config.hidden_size)
             outputs.add(AUX_HIDDEN_STATES, aux, dtype, shape)
         return outputs

@@ -1,9 +1,8 @@
 """Every key of a target's ``config.json`` that is known, and what becomes of it.
 
-``text_config`` shapes the graph and is closed: a key of it that stands in no table is refused. The top level is where
-finetunes and serving programs leave keys of their own: there, such a key is named in a note. That holds for a text-only
-checkpoint, too, whose top level is the text model's. A multimodal checkpoint may repeat keys of ``text_config`` at the
-top level; both must agree.
+A key that stands in no table is refused where it looks as if it shaped the graph, and named in a note otherwise, at the
+top level as in ``text_config``: finetunes and serving programs leave keys of their own in both. A checkpoint with a
+``text_config`` may repeat its keys at the top level; both must agree, since programs read the one or the other.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.key_table import (
     Key,
     Use,
-    refuse_unknown,
+    one_of,
     refuse_values,
     same,
+    settle_unknown,
     short,
     table,
-    unknown_notes,
     without_effect,
 )
 
@@ -59,7 +58,7 @@ _TEXT = [
     ),
     *_honoured("mtp_layers", mtp_num_hidden_layers="a note where such layers are declared and not stored"),
     *_honoured("rotary", mrope_section="of images only; it must fit the rotated part"),
-    Key("hidden_act", Use.CHECKED, "silu, the only activation that is built"),
+    Key("hidden_act", Use.CHECKED, "silu, the only activation that is built", absent=("silu",)),
     Key("attention_bias", Use.REFUSED, "biases of the attention projections", accepted=(False,)),
     Key("attn_output_gate", Use.REFUSED, "attention without an output gate", accepted=(True,)),
     Key("output_gate_type", Use.REFUSED, "another gate of the linear layers", accepted=("swish", "silu")),
@@ -132,15 +131,19 @@ def check_keys(config: JsonObject, text: JsonObject) -> tuple[str, ...]:
         text: The text model's part of it; the same object where there is no other.
 
     Raises:
-        ExportError: A key is not known, asks for what is not built, or stands outside its section.
+        ExportError: A key looks as if it shaped the graph and is not known, asks for what is not built, or stands at
+            the top level with another value than in ``text_config``.
     """
     for section in (config, text):
         refuse_values(section, KEYS)
     if text is config:
-        return tuple(unknown_notes(config, KEYS))
-    refuse_unknown(text, [name for name in KEYS if name != "text_config"])
+        return tuple(settle_unknown(config, KEYS))
+    notes = settle_unknown(text, [name for name in KEYS if name != "text_config"])
     for key in _TEXT_ONLY:
-        if key in config and KEYS[key].use is not Use.REFUSED and not same(config.data[key], text.data.get(key)):
-            values = [short(value) if value is not None else None for value in (config.data[key], text.data.get(key))]
+        if key not in config or KEYS[key].use is Use.REFUSED:
+            continue
+        nested = text.data.get(key)
+        if not same(config.data[key], nested) and not (nested is None and one_of(config.data[key], KEYS[key].absent)):
+            values = [short(value) if value is not None else None for value in (config.data[key], nested)]
             raise disagreement(config.place(key), text.place(key), *values)
-    return tuple(unknown_notes(config, KEYS))
+    return (*settle_unknown(config, KEYS), *notes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from builder.qwen35.config import TargetConfig
 from onnxkit.errors import ExportError, listed
-from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.checkpoint import INDEX_FILE, Checkpoint
 from onnxkit.weights.safetensors_file import same_bytes
 
 # The graph's names of the two tables that a drafter shares.
@@ -75,6 +75,8 @@ def _text_prefix(checkpoint: Checkpoint) -> str:
     if len(found) == 1:
         return found[0]
     accepted = listed(f"{prefix}embed_tokens.weight" for prefix in PREFIXES)
+    if not found and (wrong := _astray(checkpoint, "embed_tokens.weight")):
+        raise wrong
     raise ExportError(
         "The checkpoint holds its embedding more than once." if found else "The checkpoint holds no embedding.",
         where=checkpoint.folder,
@@ -99,6 +101,8 @@ def _head(checkpoint: Checkpoint, config: TargetConfig, embedding: str, notes: l
     if not heads:
         if config.tie_word_embeddings:
             return embedding, True
+        if wrong := _astray(checkpoint, "lm_head.weight"):
+            raise wrong
         raise ExportError(
             "The checkpoint holds no LM head.",
             where=checkpoint.folder,
@@ -114,3 +118,17 @@ def _head(checkpoint: Checkpoint, config: TargetConfig, embedding: str, notes: l
         return embedding, True
     notes.append(f"LM head: tie_word_embeddings is true, but {head} differs from the embedding and is exported")
     return head, False
+
+
+def _astray(checkpoint: Checkpoint, ending: str) -> ExportError | None:
+    """The error that says why a tensor is not there, where the index tells."""
+    for name, wrong in checkpoint.astray.items():
+        if name.endswith(ending):
+            return ExportError(
+                "The index and the shards disagree.",
+                where=checkpoint.folder / INDEX_FILE,
+                found=f"{name}: {wrong}",
+                accepted="an index that names each tensor in the shard that holds it",
+                fix="Finish the download, or get index and shards from one and the same release.",
+            )
+    return None

@@ -21,7 +21,6 @@ from builder.qwen35.borders import (
     PAST_LENGTHS,
     TargetOptions,
     TargetOutputs,
-    concatenated_taps,
 )
 from builder.qwen35.causal_lm import CausalLM, state_inputs
 from builder.qwen35.config import TargetConfig
@@ -47,7 +46,7 @@ class PackedCausalLM(CausalLM):
         if options.include_hidden_states:
             outputs.add(HIDDEN_STATES, text.normed, dtype, ("num_tokens", config.hidden_size))
         if options.taps:
-            aux = concatenated_taps(op, text.entering, options.taps)
+            aux = self.taps(op, text)
             outputs.add(AUX_HIDDEN_STATES, aux, dtype, ("num_tokens", len(options.taps) * config.hidden_size))
         return outputs
 

@@ -5,14 +5,15 @@ Who made a checkpoint is decided by the tensors first, where a name is one produ
 
 from __future__ import annotations
 
-from drafters.dialects import automodel, deepspec, modelopt, specforge, speculators, torchspec, zlab
+from drafters.dialects import automodel, deepspec, modelopt, specforge, speculators, torchspec, verl, zlab
 from drafters.dialects.dialect import Dialect
 from drafters.keys import COMMON
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import table
 
 # In the order in which they are asked: those with the surer marks first.
-DIALECTS = tuple(module.DIALECT for module in (speculators, torchspec, deepspec, modelopt, specforge, automodel, zlab))
+_ORDER = (speculators, verl, torchspec, deepspec, modelopt, specforge, automodel, zlab)
+DIALECTS = tuple(module.DIALECT for module in _ORDER)
 
 # Who follows the common rules without a mark of its own.
 UNKNOWN = Dialect(name="an unknown producer", homes="any section", claims=lambda _: None)

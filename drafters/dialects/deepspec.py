@@ -18,4 +18,5 @@ DIALECT = Dialect(
     name="DeepSpec",
     homes="flat, beside a copy of the target's keys",
     claims=_claims,
+    normed_last_tap=True,
 )

@@ -30,7 +30,9 @@ class Dialect:
         keys: Further keys that it alone writes.
         defaults: What its own writer leaves out where it has the default, by kind of drafter.
         one_bound: Whether it trains all rows of a block with the window of the anchor's row.
-        theta_in_doubt: A rotary base that its exporter wrote for drafters with another one.
+        theta_in_doubt: What to say of a rotary base that its exporter may have got wrong, by kind of drafter.
+        unsaid_window: What to say where no layer slides, since its exporter may have left the window out.
+        normed_last_tap: Whether it captures the output of the target's last layer behind the final norm.
     """
 
     name: str
@@ -43,7 +45,9 @@ class Dialect:
     keys: tuple[Key, ...] = ()
     defaults: Callable[[str], Mapping[str, Any]] = _nothing
     one_bound: bool = False
-    theta_in_doubt: float | None = None
+    theta_in_doubt: Mapping[str, str] = field(default_factory=dict)
+    unsaid_window: str | None = None
+    normed_last_tap: bool = False
 
     def marked(self, names: list[str]) -> str | None:
         """The first of some stored names that only this producer has."""

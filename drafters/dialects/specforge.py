@@ -9,7 +9,9 @@ from onnxkit.json_object import JsonObject
 def _claims(config: JsonObject) -> str | None:
     if architecture(config) == "DSparkDraftModel":
         return "the architecture DSparkDraftModel"
-    return any_key(config, "projector_type", "attention_mode", "dspark_config", "confidence_head_alpha")
+    mirrored = "rope_theta" in config and "rope_parameters" in config and "dflash_config" in config
+    found = any_key(config, "projector_type", "attention_mode", "dspark_config", "confidence_head_alpha")
+    return found or ("rope_theta beside rope_parameters, which it mirrors" if mirrored else None)
 
 
 DIALECT = Dialect(

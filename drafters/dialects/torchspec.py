@@ -1,15 +1,21 @@
-"""TorchSpec: flat keys, names of its own for the fused taps, and no block size, which only its trainer knew."""
+"""TorchSpec: flat keys, names of its own for the fused taps, and no block size, which only its trainer knew.
+
+Its ``num_target_layers`` counts taps. Where it counts the target's layers, another trainer wrote the file.
+"""
 
 from __future__ import annotations
 
 from drafters.dialects.dialect import Dialect
 from onnxkit.json_object import JsonObject
-from onnxkit.key_table import Key, Use
+from onnxkit.key_table import Key, Use, without_effect
 
 
 def _claims(config: JsonObject) -> str | None:
-    found = "target_num_hidden_layers" in config and config.data.get("model_type") == "dflash"
-    return "model_type dflash and target_num_hidden_layers" if found else None
+    if "target_num_hidden_layers" not in config or config.data.get("model_type") != "dflash":
+        return None
+    taps = config.integers("target_layer_ids", default=())
+    counted = config.integer("num_target_layers", default=len(taps)) == len(taps)
+    return "model_type dflash, and num_target_layers that counts the taps" if counted else None
 
 
 DIALECT = Dialect(
@@ -22,6 +28,6 @@ DIALECT = Dialect(
     renames={"num_target_layers": "num_taps", "target_num_hidden_layers": "num_target_layers"},
     keys=(
         Key("num_taps", Use.CHECKED, "the number of taps; TorchSpec writes it as num_target_layers", own=True),
-        Key("target_num_hidden_layers", Use.CHECKED, "the target's layers, as num_target_layers of other producers"),
+        *without_effect("_torchspec_version", "a version"),
     ),
 )

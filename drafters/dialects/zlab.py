@@ -20,5 +20,6 @@ DIALECT = Dialect(
     claims=_claims,
     marks=(r"^encoder\.(fc|output_norm_enc)\.weight$",),
     prefixes=("model.",),
+    normed_last_tap=True,
     aliases={"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."},
 )

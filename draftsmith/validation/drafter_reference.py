@@ -41,6 +41,7 @@ class ReferenceDrafter:
         embedding: The embedding, ``[vocab, hidden]``.
         head: The LM head, ``[vocab, hidden]``; fewer rows where the vocabulary is a part of the target's.
         tables: The type that cosines and sines are rounded to, as the graph's tables are.
+        mask_row: What stands in the place of the mask token's row, ``[hidden]`` float32.
     """
 
     config: DrafterConfig
@@ -48,6 +49,7 @@ class ReferenceDrafter:
     embedding: Tensor
     head: Tensor
     tables: torch.dtype = torch.bfloat16
+    mask_row: Tensor | None = None
 
 
 @dataclass
@@ -92,7 +94,20 @@ def load_drafter(
         embedding = weights["embed_tokens.weight"]
     if config.own_head:
         head = weights["lm_head.weight"]
-    return ReferenceDrafter(config, weights, embedding.to(torch.float32), head.to(torch.float32), tables)
+    return ReferenceDrafter(
+        config, weights, embedding.to(torch.float32), head.to(torch.float32), tables, _mask_row(folder)
+    )
+
+
+def _mask_row(folder: Path) -> Tensor | None:
+    """The mask token's own row, as torch itself reads the file."""
+    path = folder / "mask_embedding.pt"
+    if not path.exists():
+        return None
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(found, dict):
+        found = next(value for value in found.values() if isinstance(value, torch.Tensor) and value.numel() > 1)
+    return found.to(torch.float32).reshape(-1)
 
 
 def rounding(drafter: ReferenceDrafter, dtype: torch.dtype) -> ReferenceDrafter:
@@ -126,8 +141,8 @@ def draft(drafter: ReferenceDrafter, request: Request, anchor: int) -> Lattice:
 
 def drafted_hidden(drafter: ReferenceDrafter, request: Request, anchor: int) -> Tensor:
     """The rows of a block that predict, ``[drafts, hidden]``."""
-    hidden, variant = block_hidden(drafter, request, anchor), drafter.config.variant
-    return hidden if isinstance(variant, DSpark) and variant.anchor_predicts else hidden[1:]
+    hidden = block_hidden(drafter, request, anchor)
+    return hidden if drafter.config.anchor_predicts else hidden[1:]
 
 
 def all_logits(drafter: ReferenceDrafter, hidden: Tensor) -> Tensor:
@@ -180,7 +195,10 @@ def block_hidden(drafter: ReferenceDrafter, request: Request, anchor: int) -> Te
     config, weights = drafter.config, drafter.weights
     tokens = torch.full((config.block_size,), config.mask_token_id)
     tokens[0] = anchor
-    x = drafter.embedding[tokens] * (config.input_embedding_scale or 1.0)
+    x = drafter.embedding[tokens]
+    if drafter.mask_row is not None:
+        x[tokens == config.mask_token_id] = drafter.mask_row
+    x = x * (config.input_embedding_scale or 1.0)
     for layer, attention in enumerate(config.layers):
         start = f"layers.{layer}."
         u = _norm(drafter, f"{start}input_layernorm", x)

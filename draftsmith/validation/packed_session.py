@@ -54,7 +54,7 @@ class PackedSession:
         counts = np.array([len(row) for row in rows], np.int32)
         cumulative = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         total = self.past + counts
-        feeds = {
+        feeds: dict[str, Array] = {
             "input_ids": np.concatenate(rows).astype(np.int64),
             "cumulative_sequence_lengths": cumulative,
             "past_sequence_lengths": self.past,

@@ -44,9 +44,11 @@ def load_rounding(checkpoint: Path, precision: torch.dtype) -> Any:
 
 
 def _load(checkpoint: Path, precision: torch.dtype) -> Any:
-    architecture = AutoConfig.from_pretrained(checkpoint).architectures[0]
-    cls = {c.__name__: c for c in (Qwen3_5ForConditionalGeneration, Qwen3_5ForCausalLM)}[architecture]
-    return cls.from_pretrained(checkpoint, dtype=precision).eval()
+    config = AutoConfig.from_pretrained(checkpoint)
+    if "Qwen3_5ForConditionalGeneration" in config.architectures:
+        return Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=precision).eval()
+    text = config.get_text_config()  # which may have the outer configuration of the model that it was taken from
+    return Qwen3_5ForCausalLM.from_pretrained(checkpoint, config=text, dtype=precision).eval()
 
 
 def greedy(model: Any, prompts: torch.Tensor, count: int) -> torch.Tensor:

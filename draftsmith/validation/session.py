@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
+import torch.utils.dlpack
 
 Array = np.ndarray[Any, Any]
 
@@ -150,5 +151,5 @@ def _present(name: str) -> str:
 
 def _array(value: ort.OrtValue) -> Array:
     """A copy of a value in the host's memory; 16-bit floats are widened."""
-    tensor = torch.from_dlpack(value)
+    tensor = torch.utils.dlpack.from_dlpack(value)
     return (tensor.to(torch.float32) if tensor.is_floating_point() else tensor).numpy().copy()

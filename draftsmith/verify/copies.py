@@ -92,7 +92,7 @@ def _link(export: ExportFolder, work: Path) -> Running:
 def _session_options(section: dict[str, Any]) -> dict[str, Any]:
     """A CUDA session with the settings of a section's own that are known to be harmless."""
     given = section.get("session_options", {}).get("provider_options", [])
-    own = next((options["cuda"] for options in given if isinstance(options.get("cuda"), dict)), {})
+    own: dict[str, Any] = next((options["cuda"] for options in given if isinstance(options.get("cuda"), dict)), {})
     kept = {key: own[key] for key in _SETTINGS if key in own}
     return {"log_id": "draftsmith", "provider_options": [{"cuda": kept}]}
 

@@ -173,7 +173,8 @@ def _run(
     length = min(_LENGTH, setting.export.context)
     ids = [random_ids(setting.target.config.vocab_size, seed, length) for seed in (5, 6)]
     sequences = [setting.target.expected(row) for row in ids]
-    taps = [np.concatenate([sequence.streams[tap] for tap in config.taps], axis=-1) for sequence in sequences]
+    read = setting.target.streams_of(config.taps, setting.source.last_tap)
+    taps = [np.concatenate([sequence.streams[stream] for stream in read], axis=-1) for sequence in sequences]
     taps = [setting.rounded(rows) for rows in taps]
     for counts in _steps(length):
         turns = [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from draftsmith.validation.reference import operator_epsilon
 from draftsmith.validation.widen import dropped_keys
+from draftsmith.verify.chat_template import check_chat_template
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import check_contract
 from draftsmith.verify.copies import COPIES, LOWERED, Copy
@@ -71,7 +72,9 @@ def verify(
     with no_machine_trouble():
         export = open_export(folder)
         target = open_target(target_folder, export) if target_folder else None
-        drafter = open_drafter(drafter_folder, export.drafter, target) if drafter_folder and export.drafter else None
+        drafter = None
+        if drafter_folder and export.drafter:
+            drafter = open_drafter(drafter_folder, export.drafter, target, export.options)
         if drafter_folder and export.drafter is None:
             Checkpoint(drafter_folder, "--drafter")  # a folder that is none is a mistake of the request
             fault = "genai_config.json has no drafter, so nothing was compared with what --drafter names"
@@ -168,7 +171,7 @@ def _target(proof: Proof, running: Running) -> None:
     if proof.target is None:
         proof.results.incomplete("logits", "not compared: the target's checkpoint is not given (--target)")
     else:
-        check_target(proof.export, running, proof.target, _taps(proof), proof.results)
+        check_target(proof.export, running, proof.target, _streams(proof, proof.target), proof.results)
 
 
 def _drafter(proof: Proof, running: Running) -> None:
@@ -181,18 +184,24 @@ def _drafter(proof: Proof, running: Running) -> None:
         check_drafter(proof.export, running, proof.target, proof.drafter, proof.results)
 
 
-def _taps(proof: Proof) -> tuple[int, ...]:
-    """Which layers' streams the taps should be: the drafter's checkpoint knows best."""
+def _streams(proof: Proof, target: Target) -> tuple[int, ...]:
+    """Which of the target's streams the taps should be: the drafter's checkpoint knows best."""
     if proof.drafter is not None:
-        return proof.drafter.config.taps
+        return target.streams_of(proof.drafter.config.taps, proof.drafter.last_tap)
+    taps = proof.export.asked_taps
     if proof.export.drafter is not None:
-        return tuple(proof.export.drafter.section.get("aux_hidden_state_layers", ()))
-    return proof.export.asked_taps
+        taps = tuple(proof.export.drafter.section.get("aux_hidden_state_layers", ()))
+    return target.streams_of(taps, proof.export.options.get("last_tap"))
+
+
+def _chat_template(proof: Proof) -> None:
+    check_chat_template(proof.export.path, proof.target.checkpoint if proof.target else None, proof.results)
 
 
 # Checks of what lies in the folder, and of what is run. A further one is a line here.
 FILE_CHECKS: list[tuple[str, Callable[[Proof], None]]] = [
     ("contract", lambda proof: check_contract(proof.export, proof.results)),
+    ("chat template", _chat_template),
     ("what would be written", _planned),
     ("target's config.json", _sources),
     ("drafter's config.json", _drafter_sources),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,9 @@ import torch
 from builder.drafter import sharing
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
+from drafters import conventions
 from drafters.config import DrafterConfig
+from drafters.conventions import NORMED, RAW
 from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
@@ -25,6 +27,7 @@ from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
+from onnxkit.layers.basic import DROWNING
 from onnxkit.weights.checkpoint import Checkpoint
 
 TORCH = {
@@ -37,7 +40,10 @@ _NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "G
 
 @dataclass(frozen=True)
 class Expected:
-    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the stream entering every layer."""
+    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the residual stream.
+
+    ``streams`` are those that enter each layer and the final norm, then the final norm's output.
+    """
 
     ids: Array
     logits: Array
@@ -68,9 +74,10 @@ class Target:
         if key not in self.seen:
             model, batch = self.rounding if rounded else self.model, torch.tensor(ids[None])
             with torch.no_grad():
-                logits = model(input_ids=batch).logits[0].float().numpy()
-            streams = [stream[0].float().numpy() for stream in entering_streams(model, batch)]
-            self.seen[key] = Expected(ids, logits, streams)
+                output = model(input_ids=batch, output_hidden_states=True)
+            streams = [*entering_streams(model, batch), output.hidden_states[-1]]
+            found = [stream[0].float().numpy() for stream in streams]
+            self.seen[key] = Expected(ids, output.logits[0].float().numpy(), found)
         return self.seen[key]
 
     @cached_property
@@ -82,6 +89,11 @@ class Target:
     def rounding(self) -> Any:
         """transformers' model in the export's type."""
         return load_rounding(self.checkpoint.folder, self.precision)
+
+    def streams_of(self, taps: Sequence[int], last_tap: str | None) -> tuple[int, ...]:
+        """Which of the streams each tap is: that which enters the layer; of the last layer, perhaps the normed one."""
+        last = self.config.num_hidden_layers
+        return tuple(last + 1 if tap == last and last_tap == NORMED else tap for tap in taps)
 
     def table(self, name: str) -> torch.Tensor:
         """The embedding or the head in the export's element type."""
@@ -97,11 +109,13 @@ class DrafterSource:
         checkpoint: The folder, opened.
         config: Its configuration, with a block of the length that the export has.
         trained_block: The length that it was trained with.
+        last_tap: What it reads of the target's last layer, ``raw`` or ``normed``.
     """
 
     checkpoint: Checkpoint
     config: DrafterConfig
     trained_block: int
+    last_tap: str = RAW
 
     def reference(self, target: Target) -> ReferenceDrafter:
         """The drafter in PyTorch."""
@@ -121,8 +135,12 @@ def open_target(folder: Path, export: ExportFolder) -> Target:
     return Target(checkpoint, config, find_names(checkpoint, config), TORCH[next(caches, None) or ir.DataType.FLOAT])
 
 
-def open_drafter(folder: Path, graph: Graph, target: Target | None) -> DrafterSource:
+def open_drafter(
+    folder: Path, graph: Graph, target: Target | None, options: Mapping[str, Any] | None = None
+) -> DrafterSource:
     """Open the drafter's checkpoint. Tables of its own that are the target's are shared, as in an export.
+
+    ``options`` are those of the export: what a user chose against the checkpoint's own word.
 
     Raises:
         ExportError: It is none.
@@ -130,11 +148,19 @@ def open_drafter(folder: Path, graph: Graph, target: Target | None) -> DrafterSo
     checkpoint = Checkpoint(folder, "--drafter")
     found = identity(checkpoint)
     unsaid = [None if key in found.homes else graph.section.get(key) for key in ("selector_top_k", "block_size")]
-    config = read_identified(checkpoint, found, *unsaid)
+    given = options or {}
+    config = read_identified(
+        checkpoint,
+        found,
+        *unsaid,
+        rope_theta=given.get("drafter_rope_theta"),
+        target_vocab=target.config.vocab_size if target else None,
+    )
     if target is not None:
         config = sharing(checkpoint, config, target.checkpoint, target.names)
     drafts = graph.section.get("num_draft_tokens", config.num_draft_tokens)
-    return DrafterSource(checkpoint, config.shortened(drafts), config.block_size)
+    last_tap = conventions.last_tap(found.dialect, given.get("last_tap"))
+    return DrafterSource(checkpoint, config.shortened(drafts), config.block_size, last_tap)
 
 
 def check_target_source(export: ExportFolder, target: Target, results: Results) -> None:
@@ -218,7 +244,9 @@ def _is_model_norm(node: ir.Node, hidden: int) -> bool:
     if node.op_type == "SimplifiedLayerNormalization":
         weight = node.inputs[1]
         return weight is not None and weight.shape is not None and weight.shape[0] == hidden
-    return True
+    epsilon = node.attributes.get("epsilon")
+    gate = node.op_type == "GatedRMSNorm" and epsilon is not None and epsilon.as_float() == DROWNING
+    return not gate  # a product with an activation, which is no norm
 
 
 def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSource | None, results: Results) -> None:

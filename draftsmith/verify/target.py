@@ -212,6 +212,7 @@ def _run_dense(export: ExportFolder, running: Running, target: Target) -> _Seen:
 def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, results: Results) -> None:
     """Each tap against the stream that it should be, and how far its neighbours are from it."""
     figures: list[dict[str, Any]] = []
+    normed = len(rows[0].truth) - 1 if rows else 0
     for place, tap in enumerate(taps):
         width = rows[0].truth[0].shape[-1] if rows else 0
         parts = [row.got[:, place * width : (place + 1) * width] for row in rows]
@@ -230,11 +231,12 @@ def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, result
         own = Worst()
         for row in rows if running.rounds else ():
             own.add(relative(row.own[tap], row.truth[tap]))
-        around = [f"{_layer(n)} {distances[n]:.1e}" for n in (tap - 1, tap + 1) if n < len(distances)]
-        what = f"the output of {_layer(tap)} (neighbours are at {', '.join(around)})"
+        named = [_layer(stream, normed) for stream in range(len(distances))]
+        around = [f"{named[n]} {distances[n]:.1e}" for n in (tap - 1, tap + 1) if n < len(distances)]
+        what = f"the output of {named[tap]} (neighbours are at {', '.join(around)})"
         what += f" ({own_error(own)})" if running.rounds else ""
         if nearest != tap:
-            what = f"should be the output of {_layer(tap)}, is nearest to that of {_layer(nearest)}"
+            what = f"should be the output of {named[tap]}, is nearest to that of {named[nearest]}"
         check = results.compared(f"tap {tap}", what, Worst(distances[tap]), running.allows(own.value))
         if running.rounds and nearest != tap and check.verdict is Verdict.PASSED:  # a wide limit may let it through
             results.add(replace(check, verdict=Verdict.FAILED))
@@ -244,9 +246,9 @@ def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, result
     results.figures["taps"] = figures
 
 
-def _layer(stream: int) -> str:
-    """Whose output a stream is."""
-    return f"layer {stream - 1}" if stream else "the embedding"
+def _layer(stream: int, normed: int) -> str:
+    """Whose output a stream is; ``normed`` is the last one, the final norm's."""
+    return "the final norm" if stream == normed else f"layer {stream - 1}" if stream else "the embedding"
 
 
 def _version() -> str:

@@ -179,7 +179,7 @@ class LMHead(nn.Module):
 
 
 # 2^80, the square of 2^40; bf16 and float32 hold both exactly.
-_DROWNING = 2.0**80
+DROWNING = 2.0**80
 
 
 class Gated(nn.Module):
@@ -199,13 +199,13 @@ class Gated(nn.Module):
         super().__init__()
         self.activation, self.fused = activation, style.dtype == ir.DataType.BFLOAT16
         if self.fused:
-            value = np.full((1, math.gcd(width, 256)), _DROWNING**0.5, np.float32)
+            value = np.full((1, math.gcd(width, 256)), DROWNING**0.5, np.float32)
             self.scale = Table("scale", value.shape[1:], style.dtype, lambda start, stop: value[start:stop])
 
     def forward(self, op: OpBuilder, x: ir.Value, gate: ir.Value) -> ir.Value:
         """``[tokens, width]`` twice -> the same."""
         if self.fused:
-            return op.GatedRMSNorm(x, self.scale, gate, activation=self.activation, epsilon=_DROWNING, **CONTRIB)
+            return op.GatedRMSNorm(x, self.scale, gate, activation=self.activation, epsilon=DROWNING, **CONTRIB)
         factor = op.Sigmoid(gate)
         return op.Mul(op.Mul(gate, factor), x) if self.activation == "silu" else op.Mul(x, factor)
 

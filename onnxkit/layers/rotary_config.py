@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxkit.errors import did_you_mean
+from onnxkit.errors import ExportError, did_you_mean
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.layers.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
 
@@ -11,6 +11,10 @@ DEFAULT, YARN = "default", "yarn"
 # Where the keys stand: today's home and the older one. Some may stand beside these, in the configuration itself.
 _HOMES = ("rope_parameters", "rope_scaling")
 
+# Widths of heads, and of their rotated parts, are multiples of it: GroupQueryAttention says so when a graph runs, on
+# any provider, and PagedAttention on CUDA says so of the rotated part.
+_STEP = 16
+
 _ORIGINAL = "original_max_position_embeddings"
 _COMMON_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 _SCALES = ("mscale", "mscale_all_dim")
@@ -18,30 +22,38 @@ _YARN_KEYS = ("factor", _ORIGINAL, "attention_factor", "beta_fast", "beta_slow",
 
 
 def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rotary:
-    """Read the rotary embedding of a text configuration. Its keys have had three homes; those filled must agree.
+    """Read the rotary embedding of a text configuration. Its keys have had three homes, which must not disagree; a key
+    that one of them lacks is no disagreement, since writers that mirror one home to the other leave keys out.
 
     Args:
         text: The configuration.
         head_dim: Channels of a head.
         partial: Whether a part of the head may be left as it is. A drafter rotates whole heads: where its configuration
-            has keys of a part, they were copied from the target's.
+            has keys of a part, they were copied from the target's. So may its max_position_embeddings be, which YaRN
+            need not reach there.
 
     Raises:
         ExportError: A key is missing or has a wrong value, places disagree, or the kind of embedding is not built.
     """
     sections = [section for key in _HOMES if key in text and (section := text.section(key)).data]
-    kinds = {_kind(section) for section in sections}
+    kind = _one_kind(sections)
     for section in sections:
-        _refuse_unknown(section, YARN in kinds)
+        _refuse_unknown(section, kind == YARN)
     homes = [*sections, text]
     theta = _one_value(homes, "rope_theta", "a number above 0, the rotary base")
-    yarn = _yarn(sections, text, theta) if YARN in kinds else None
+    yarn = _yarn(_Merged(sections), text, theta, reached=partial) if kind == YARN else None
+    if head_dim % _STEP:
+        raise _width_error(text, head_dim)
     if not partial:
         return Rotary(theta, head_dim, yarn)
     factor = _one_value(homes, "partial_rotary_factor", "the share of a head that is rotated, above 0 and at most 1", 1)
     dim = round(head_dim * factor)
-    if dim < 2 or dim % 2 or abs(dim - head_dim * factor) > 1e-6:
-        raise homes[0].error("partial_rotary_factor", f"a share that rotates an even part of head_dim ({head_dim})")
+    if dim < _STEP or dim % _STEP or abs(dim - head_dim * factor) > 1e-6:
+        home = next((home for home in homes if "partial_rotary_factor" in home), homes[0])
+        accepted = (
+            f"a share of head_dim ({head_dim}) that rotates a multiple of {_STEP} channels, which the operators take"
+        )
+        raise home.error("partial_rotary_factor", accepted, "Use a release with other heads.")
     for home in homes:
         section = home.integers("mrope_section", default=None)
         if section is not None and (len(section) != 3 or sum(section) * 2 != dim):
@@ -49,8 +61,52 @@ def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rot
     return Rotary(theta, dim, yarn)
 
 
-def _kind(home: JsonObject) -> str:
-    """The kind of embedding that a home names. ``type`` is the older spelling of ``rope_type``."""
+def _width_error(text: JsonObject, head_dim: int) -> ExportError:
+    accepted = f"heads whose width is a multiple of {_STEP}, which the attention operators take"
+    if "head_dim" in text:
+        return text.error("head_dim", accepted, "Use a release with other heads.")
+    return ExportError(
+        "A value is not acceptable.",
+        where=f"{text.place('hidden_size')} and num_attention_heads",
+        found=f"heads of {head_dim} channels",
+        accepted=accepted,
+        fix="Use a release with other heads.",
+    )
+
+
+class _Merged(JsonObject):
+    """Several homes as one object; each message names the home that a value came from.
+
+    transformers reads one of two homes only, other programs the other: so a key of both must have one value.
+    """
+
+    def __init__(self, homes: list[JsonObject]) -> None:
+        super().__init__({}, homes[0].where)
+        self.origins: dict[str, JsonObject] = {}
+        for home in homes:
+            for key, value in home.data.items():
+                if value is None or key in ("rope_type", "type"):
+                    continue
+                first = self.origins.setdefault(key, home)
+                if self.data.setdefault(key, value) != value:
+                    raise disagreement(first.place(key), home.place(key), self.data[key], value)
+
+    def place(self, key: str) -> str:
+        """Where the first home that has it has it."""
+        return self.origins[key].place(key) if key in self.origins else super().place(key)
+
+
+def _one_kind(sections: list[JsonObject]) -> str:
+    """The kind of embedding that the homes name; one that names none says nothing."""
+    named = [(section, kind) for section in sections if (kind := _kind(section))]
+    for section, kind in named[1:]:
+        if kind != named[0][1]:
+            raise disagreement(named[0][0].place("rope_type"), section.place("rope_type"), named[0][1], kind)
+    return named[0][1] if named else DEFAULT
+
+
+def _kind(home: JsonObject) -> str | None:
+    """The kind of embedding that a home names, if any. ``type`` is the older spelling of ``rope_type``."""
     spellings = [key for key in ("rope_type", "type") if key in home]
     kinds = [home.string(key) for key in spellings]
     for key, kind in zip(spellings, kinds, strict=True):
@@ -58,13 +114,14 @@ def _kind(home: JsonObject) -> str:
             raise home.error(key, f"{DEFAULT} or {YARN}", "Export a release without this kind of scaling.")
     if len(set(kinds)) > 1:
         raise disagreement(home.place("rope_type"), home.place("type"), *kinds)
-    return str(kinds[0]) if kinds else DEFAULT
+    return str(kinds[0]) if kinds else None
 
 
-def _yarn(sections: list[JsonObject], text: JsonObject, theta: float) -> Yarn:
-    """What :class:`Yarn` needs, as transformers takes it from the configuration (its ``_compute_yarn_parameters``)."""
-    home = sections[0]
-    _same_in_both(sections)
+def _yarn(home: JsonObject, text: JsonObject, theta: float, *, reached: bool) -> Yarn:
+    """What :class:`Yarn` needs, as transformers takes it from the configuration (its ``_compute_yarn_parameters``).
+
+    ``reached`` says whether the stretched context must reach max_position_embeddings.
+    """
     if theta <= 1:
         raise (home if "rope_theta" in home else text).error("rope_theta", f"a number above 1 (rope_type is {YARN})")
     factor = home.number("factor")
@@ -78,7 +135,7 @@ def _yarn(sections: list[JsonObject], text: JsonObject, theta: float) -> Yarn:
     attention_factor = _attention_factor(home, factor)
     yarn = Yarn(factor, original, attention_factor, beta_fast, beta_slow, home.boolean("truncate", default=True))
     longest = text.integer("max_position_embeddings")
-    if longest > yarn.length:
+    if reached and longest > yarn.length:
         raise text.error(
             "max_position_embeddings",
             f"at most {yarn.length}, which is factor ({factor:g}) times {_ORIGINAL} ({original})",
@@ -108,15 +165,6 @@ def _attention_factor(home: JsonObject, factor: float) -> float:
         present, absent = _SCALES if scales[1] is None else _SCALES[::-1]
         raise home.error(absent, f"a number above 0, since {present} is there", f"Add {absent}, or remove {present}.")
     return float(home.number("attention_factor", default=yarn_attention_factor(factor, *scales)))
-
-
-def _same_in_both(sections: list[JsonObject]) -> None:
-    """Refuse two homes that say different things: transformers reads one of them only, other programs the other."""
-    first, second = sections[0], sections[-1]
-    for key in ("rope_type", *(key for key in (*first.data, *second.data) if key not in ("rope_type", "type"))):
-        values = [_kind(home) if key == "rope_type" else home.data.get(key) for home in (first, second)]
-        if values[0] != values[1]:
-            raise disagreement(first.place(key), second.place(key), *values)
 
 
 def _refuse_unknown(home: JsonObject, stretched: bool) -> None:

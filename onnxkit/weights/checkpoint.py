@@ -22,6 +22,8 @@ class Checkpoint:
         folder: The folder.
         config: ``config.json``.
         tensors: Every stored tensor by name.
+        astray: Tensors of which the index is wrong, each with what is wrong: it names them and no shard holds them, or
+            a shard holds them and it names none or another. They are an error where a graph reads them.
         option: The option that named the folder, for messages.
         claimed: Names that some part of the export has taken or has left out on purpose.
 
@@ -48,24 +50,32 @@ class Checkpoint:
                 fix=f"Point {option} at the folder that holds config.json.",
             )
         self.config = JsonObject(load_json(folder / "config.json", once=True), str(folder / "config.json"))
-        self.tensors = _read_tensors(folder)
+        self.tensors, self.astray = _read_tensors(folder)
         self.claimed: set[str] = set()
 
-    def read_json(self, name: str) -> JsonObject | None:
-        """A further JSON file of the folder, or None where there is none."""
+    def read_json(self, name: str, *, once: bool = False) -> JsonObject | None:
+        """A further JSON file of the folder, or None where there is none; ``once`` refuses a key that stands twice."""
         path = self.folder / name
-        return JsonObject(load_json(path), name) if path.is_file() else None
+        return JsonObject(load_json(path, once=once), name) if path.is_file() else None
 
     def claim(self, names: Iterable[str]) -> None:
         """Mark tensors as taken care of."""
         self.claimed.update(names)
+
+    def index_notes(self) -> list[str]:
+        """A note where the index is wrong of tensors that nothing has claimed."""
+        names = [name for name in self.astray if name not in self.claimed]
+        if not names:
+            return []
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return [f"{INDEX_FILE}: {names[0]}{more}: {self.astray[names[0]]}; no graph reads them"]
 
     def unclaimed(self) -> list[str]:
         """The tensors that nothing has claimed."""
         return [name for name in self.tensors if name not in self.claimed]
 
 
-def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
+def _read_tensors(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     single, index = (folder / SINGLE_FILE).is_file(), (folder / INDEX_FILE).is_file()
     if single and index:
         raise ExportError(
@@ -76,7 +86,7 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
             fix="Move away the one that is out of date.",
         )
     if single:
-        return read_header(folder / SINGLE_FILE)
+        return read_header(folder / SINGLE_FILE), {}
     if index:
         return _read_shards(folder)
     files = sorted(p.name for p in folder.iterdir() if p.is_file())
@@ -92,21 +102,27 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
     )
 
 
-def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+def _read_shards(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors that index and shards agree on, and what is wrong of the others."""
     weight_map = JsonObject(load_json(folder / INDEX_FILE, once=True), INDEX_FILE).section("weight_map").data
     shards = {name: _shard_path(folder, name, shard) for name, shard in weight_map.items()}
-    missing = sorted({path.name for path in shards.values() if not path.is_file()})
-    if missing:
-        raise ExportError(
-            "Shards of the checkpoint are missing.",
-            where=folder / INDEX_FILE,
-            found=f"no file {listed(missing)}",
-            accepted="every file that weight_map names",
-            fix="Finish the download, or copy the missing files.",
-        )
-    headers = {path: read_header(path) for path in sorted(set(shards.values()))}
-    _check_index(folder, shards, headers)
-    return {name: headers[path][name] for name, path in shards.items()}
+    headers = {path: read_header(path) for path in sorted(set(shards.values())) if path.is_file()}
+    tensors, astray = {}, {}
+    for name, path in shards.items():
+        if path not in headers:
+            astray[name] = f"{INDEX_FILE} names it in {path.name}, and there is no such file"
+        elif name in headers[path]:
+            tensors[name] = headers[path][name]
+        else:
+            astray[name] = f"{INDEX_FILE} names it in {path.name}, which does not hold it"
+    for path, held in headers.items():
+        for name in held:
+            if name not in shards:
+                astray[name] = f"it stands in {path.name}, and {INDEX_FILE} does not name it"
+            elif shards[name] != path:
+                astray[name] = f"it stands in {path.name}, too, and {INDEX_FILE} names it in {shards[name].name}"
+                tensors.pop(name, None)
+    return tensors, astray
 
 
 def _shard_path(folder: Path, tensor: str, shard: Any) -> Path:
@@ -121,22 +137,3 @@ def _shard_path(folder: Path, tensor: str, shard: Any) -> Path:
             fix="Get the index from a source that you trust.",
         )
     return folder / name
-
-
-def _check_index(folder: Path, shards: dict[str, Path], headers: dict[Path, dict[str, StoredTensor]]) -> None:
-    lost = [f"{name} in {path.name}" for name, path in shards.items() if name not in headers[path]]
-    extra = [
-        f"{name} in {path.name}" for path, tensors in headers.items() for name in tensors if shards.get(name) != path
-    ]
-    if lost or extra:
-        raise ExportError(
-            "The index and the shards disagree.",
-            where=folder / INDEX_FILE,
-            found="\n".join(
-                f"{text}: {listed(names)}"
-                for text, names in (("in the index only", lost), ("in a shard only", extra))
-                if names
-            ),
-            accepted="an index that lists each stored tensor once",
-            fix="Get index and shards from one and the same release.",
-        )

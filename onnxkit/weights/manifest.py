@@ -13,7 +13,7 @@ from onnxkit.errors import ExportError, listed
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.parameters import Rows, Table, Weight
 from onnxkit.weights.safetensors_file import DTYPES, StoredTensor
-from onnxkit.weights.streamed import StreamedTensor, Writer, byte_range, computed, converted
+from onnxkit.weights.streamed import StreamedTensor, Writer, byte_range, computed, converted, copied
 
 I64 = ir.DataType.INT64
 
@@ -23,6 +23,7 @@ class _Problems:
     """What does not fit, collected so that one message names all of it."""
 
     missing: list[str] = field(default_factory=list)
+    astray: list[str] = field(default_factory=list)
     misshapen: list[str] = field(default_factory=list)
     mistyped: list[str] = field(default_factory=list)
     unclaimed: list[str] = field(default_factory=list)
@@ -31,6 +32,7 @@ class _Problems:
         """Raise the one error that names all of it."""
         groups = {
             "missing": self.missing,
+            "of which the index is wrong": self.astray,
             "of another shape": self.misshapen,
             "of a type that cannot be exported": self.mistyped,
             "read by nothing": self.unclaimed,
@@ -46,7 +48,9 @@ class _Problems:
             )
 
 
-def plan_tensors(model: nn.Module, checkpoint: Checkpoint, stored_name: Callable[[str], str]) -> None:
+def plan_tensors(
+    model: nn.Module, checkpoint: Checkpoint, stored_name: Callable[[str], str], *, allow_nonfinite: bool = False
+) -> None:
     """Give every initializer of a built graph the tensor that will be written, without reading a weight.
 
     Args:
@@ -54,6 +58,7 @@ def plan_tensors(model: nn.Module, checkpoint: Checkpoint, stored_name: Callable
         checkpoint: Where the weights are. What the export leaves out must be claimed before. What is shared with
             another graph gets its tensor later, from that graph's files.
         stored_name: The checkpoint's name for a name in the graph.
+        allow_nonfinite: Whether weights may be infinite or NaN; otherwise writing them fails.
 
     Raises:
         ExportError: Tensors are missing, misshapen, of a type that is not floating point, or left unclaimed.
@@ -75,7 +80,7 @@ def plan_tensors(model: nn.Module, checkpoint: Checkpoint, stored_name: Callable
                 if (found := _find(checkpoint, name, rows, parameter, problems))
             ]
             if len(stored) == len(names):
-                parameter.const_value = _weight(parameter, stored)
+                parameter.const_value = _weight(parameter, stored, allow_nonfinite)
     problems.unclaimed = checkpoint.unclaimed()
     problems.raise_if_any(checkpoint.folder)
 
@@ -83,7 +88,8 @@ def plan_tensors(model: nn.Module, checkpoint: Checkpoint, stored_name: Callable
 def _find(checkpoint: Checkpoint, name: str, rows: Rows, parameter: Weight, problems: _Problems) -> StoredTensor | None:
     stored = checkpoint.tensors.get(name)
     if stored is None:
-        problems.missing.append(name)
+        wrong = checkpoint.astray.get(name)
+        problems.astray.append(f"{name}: {wrong}") if wrong else problems.missing.append(name)
         return None
     expected = parameter.stored_shape or (rows.size, *parameter.dims[1:])
     if stored.shape != expected:
@@ -95,20 +101,19 @@ def _find(checkpoint: Checkpoint, name: str, rows: Rows, parameter: Weight, prob
     return stored
 
 
-def _weight(parameter: Weight, stored: list[StoredTensor]) -> ir.TensorProtocol:
+def _weight(parameter: Weight, stored: list[StoredTensor], allow_nonfinite: bool) -> ir.TensorProtocol:
     name, dtype = str(parameter.name), parameter.dtype
     assert dtype is not None
     math = parameter.transform.math
     if parameter.stored_shape:
         stored = [replace(tensor, shape=parameter.dims) for tensor in stored]
     pieces = [(tensor, rows) for tensor, source in zip(stored, parameter.sources, strict=True) for rows in source.taken]
-    if len(pieces) == 1 and math is None and DTYPES[stored[0].dtype] == dtype:
-        return byte_range(*pieces[0], name)
+    unchanged = [math is None and DTYPES[tensor.dtype] == dtype for tensor, _ in pieces]
+    if allow_nonfinite and len(pieces) == 1 and unchanged[0]:
+        return byte_range(*pieces[0], name)  # which onnx_ir copies in the kernel where it can
     writers: list[Writer] = [
-        byte_range(tensor, rows, name).tofile
-        if math is None and DTYPES[tensor.dtype] == dtype
-        else converted(tensor, rows, math, dtype)
-        for tensor, rows in pieces
+        copied(tensor, rows, allow_nonfinite) if same else converted(tensor, rows, math, dtype, allow_nonfinite)
+        for (tensor, rows), same in zip(pieces, unchanged, strict=True)
     ]
     return StreamedTensor(name, dtype, parameter.dims, writers)
 

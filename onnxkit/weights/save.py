@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from onnxkit.errors import ExportError
 from onnxkit.weights.parameters import Shared
+from onnxkit.weights.streamed import StreamedTensor
 
 # Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
 INLINE_BYTES = 256
@@ -172,6 +173,8 @@ def _external(model: ir.Model, path: Path, kept: Collection[str], report: Callab
     tensors = {name: value.const_value for name, value in own.items() if value.const_value is not None}
     large = [name for name, tensor in tensors.items() if tensor.nbytes > INLINE_BYTES]
     small = [name for name, tensor in tensors.items() if tensor.nbytes <= INLINE_BYTES]
+    # Made here rather than by ir.save, which wraps what a bad weight raises in an error of its own.
+    held = {name: tensor.held() for name in small if isinstance(tensor := tensors[name], StreamedTensor)}
     small = [name for name in small if isinstance(tensors[name], ir.ExternalTensor)]
     read = ir.external_data.convert_tensors_from_external([tensors[name] for name in small])
     written = ir.external_data.convert_tensors_to_external(
@@ -181,7 +184,7 @@ def _external(model: ir.Model, path: Path, kept: Collection[str], report: Callab
         callback=report,
         max_workers=_WORKERS,
     )
-    for name, tensor in zip([*small, *large], [*read, *written], strict=True):
+    for name, tensor in (*held.items(), *zip([*small, *large], [*read, *written], strict=True)):
         own[name].const_value = tensor
     try:
         yield

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,10 +16,28 @@ from onnxkit.weights.safetensors_file import DTYPES, StoredTensor
 # Elements in memory at a time. A block is held as read, as float32 and as written: 10 bytes an element at the most.
 BLOCK_ELEMENTS = 4 << 20
 
-# The largest values of the 16-bit floats that weights are rounded to.
-_LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895314e38}
+# The largest values of the floats that weights are rounded to.
+_LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895314e38, ir.DataType.FLOAT: 3.4028235e38}
 
-Writer = Callable[[BinaryIO], None]
+# Of each float its bits as a whole number, without the sign: from the second on, what is stored is infinite or NaN.
+_BITS = {
+    "BF16": (np.uint16, 0x7FFF, 0x7F80),
+    "F16": (np.uint16, 0x7FFF, 0x7C00),
+    "F32": (np.uint32, 0x7FFFFFFF, 0x7F800000),
+    "F64": (np.uint64, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a writer has seen of a stored tensor: whether a value was not 0, and whether one was not 0 when written."""
+
+    stored: StoredTensor
+    before: bool
+    after: bool
+
+
+Writer = Callable[[BinaryIO], Seen | None]
 Math = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 
 
@@ -39,12 +58,24 @@ class StreamedTensor(ir.LazyTensor):
         self._writers = tuple(writers)
 
     def tofile(self, file: BinaryIO) -> None:
-        """Write the tensor's bytes, a block at a time."""
+        """Write the tensor's bytes, a block at a time.
+
+        Raises:
+            ExportError: A value is not finite, too large for the written type, or all of a tensor's are too small.
+        """
+        seen: dict[str, list[Seen]] = {}
         for write in self._writers:
-            write(file)
+            if found := write(file):
+                seen.setdefault(found.stored.name, []).append(found)
+        for parts in seen.values():
+            if any(part.before for part in parts) and not any(part.after for part in parts):
+                raise _vanished(parts[0].stored, self.dtype)
+
+    def held(self) -> ir.TensorProtocol:
+        """The same tensor in memory: for small ones, which go into the model file itself."""
+        return self._whole()
 
     def _whole(self) -> ir.TensorProtocol:
-        """The whole tensor: for small ones, which go into the model file itself."""
         buffer = io.BytesIO()
         self.tofile(buffer)
         array = np.frombuffer(buffer.getvalue(), self.dtype.numpy()).reshape(self.shape.numpy())
@@ -52,7 +83,7 @@ class StreamedTensor(ir.LazyTensor):
 
 
 def byte_range(stored: StoredTensor, rows: tuple[int, int], name: str) -> ir.ExternalTensor:
-    """Rows ``[start, stop)`` of a stored tensor as they are. onnx_ir copies them in the kernel where it can.
+    """Rows ``[start, stop)`` of a stored tensor as they are.
 
     The path is absolute and without a base folder: with one, onnx_ir refuses links, which the Hub's cache is made of.
     """
@@ -68,22 +99,53 @@ def byte_range(stored: StoredTensor, rows: tuple[int, int], name: str) -> ir.Ext
     )
 
 
-def converted(stored: StoredTensor, rows: tuple[int, int], math: Math | None, dtype: ir.DataType) -> Writer:
-    """A writer of rows ``[start, stop)``: read, brought to float32, ``math`` applied, rounded to ``dtype``."""
+def copied(stored: StoredTensor, rows: tuple[int, int], allow_nonfinite: bool) -> Writer:
+    """A writer of rows ``[start, stop)`` as they are. It looks at them on the way, unless they may be infinite."""
     piece = byte_range(stored, rows, stored.name)
-    source = DTYPES[stored.dtype].numpy()
-    elements = int(np.prod(piece.shape.numpy(), dtype=np.int64))
 
     def write(file: BinaryIO) -> None:
-        with stored.path.open("rb") as data:
-            data.seek(piece.offset or 0)
-            for start in range(0, elements, BLOCK_ELEMENTS):
-                block = np.fromfile(data, source, min(BLOCK_ELEMENTS, elements - start)).astype(np.float32)
-                if len(block) < min(BLOCK_ELEMENTS, elements - start):
-                    raise OSError(f"{stored.path} is shorter than its header says")
-                file.write(_rounded(block if math is None else math(block), dtype, stored).data)
+        for start, block in _blocks(stored, piece):
+            _check_finite(block, stored, start)
+            file.write(block.view(np.uint8).data)
+
+    return piece.tofile if allow_nonfinite or stored.dtype not in _BITS else write
+
+
+def converted(
+    stored: StoredTensor, rows: tuple[int, int], math: Math | None, dtype: ir.DataType, allow_nonfinite: bool
+) -> Writer:
+    """A writer of rows ``[start, stop)``: read, brought to float32, ``math`` applied, rounded to ``dtype``."""
+    piece = byte_range(stored, rows, stored.name)
+
+    def write(file: BinaryIO) -> Seen:
+        before = after = False
+        for start, raw in _blocks(stored, piece):
+            if not allow_nonfinite:
+                _check_finite(raw, stored, start)
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below, with the tensor's name
+                block = raw.astype(np.float32)
+                rounded = (block if math is None else math(block)).astype(dtype.numpy(), copy=False)
+            _check_range(raw, rounded, dtype, stored)
+            before, after = before or bool(raw.any()), after or bool(rounded.any())
+            file.write(np.ascontiguousarray(rounded).view(np.uint8).data)
+        return Seen(stored, before, after)
 
     return write
+
+
+def _blocks(stored: StoredTensor, piece: ir.ExternalTensor) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """The values of a piece as they are stored, block by block, each with the index of its first one in the tensor."""
+    source = DTYPES[stored.dtype].numpy()
+    elements = int(np.prod(piece.shape.numpy(), dtype=np.int64))
+    first = ((piece.offset or 0) - stored.offset) // source.itemsize
+    with stored.path.open("rb") as data:
+        data.seek(piece.offset or 0)
+        for start in range(0, elements, BLOCK_ELEMENTS):
+            count = min(BLOCK_ELEMENTS, elements - start)
+            block = np.fromfile(data, source, count)
+            if len(block) < count:
+                raise OSError(f"{stored.path} is shorter than its header says")
+            yield first + start, block
 
 
 def computed(row: Callable[[int, int], np.ndarray[Any, Any]], count: int, width: int, dtype: ir.DataType) -> Writer:
@@ -98,16 +160,45 @@ def computed(row: Callable[[int, int], np.ndarray[Any, Any]], count: int, width:
     return write
 
 
-def _rounded(block: np.ndarray[Any, Any], dtype: ir.DataType, stored: StoredTensor) -> np.ndarray[Any, Any]:
-    """A block in its written type, as bytes. Values that the type cannot hold are an error, not an infinity."""
-    with np.errstate(over="ignore"):  # reported below, with the tensor's name
-        rounded = block.astype(dtype.numpy(), copy=False)
-    if dtype != ir.DataType.FLOAT and not np.isfinite(rounded).all() and np.isfinite(block).all():
+def _check_finite(block: np.ndarray[Any, Any], stored: StoredTensor, start: int) -> None:
+    """See that all values are finite, by their bits, which is quicker than by their values."""
+    kind, mask, limit = _BITS[stored.dtype]
+    bits = block.view(kind) & kind(mask)
+    if not len(bits) or bits.max() < limit:
+        return
+    places = np.flatnonzero(bits >= limit)
+    index = [int(i) for i in np.unravel_index(start + int(places[0]), stored.shape)] if stored.shape else []
+    raise ExportError(
+        "A weight is not finite.",
+        where=f"{stored.path}: {stored.name}{index}",
+        found=f"{float(block[places[0]]):g}, and {len(places)} such values among {len(block)}",
+        accepted="finite numbers",
+        fix="Get the weights again, from a run that did not diverge, or take them as they are: allow_nonfinite=true.",
+    )
+
+
+def _check_range(
+    raw: np.ndarray[Any, Any], rounded: np.ndarray[Any, Any], dtype: ir.DataType, stored: StoredTensor
+) -> None:
+    """See that what is finite stays finite. Values that the type cannot hold are an error, not an infinity."""
+    if np.isfinite(rounded).all():
+        return
+    lost = np.isfinite(raw) & ~np.isfinite(rounded)
+    if lost.any():
         raise ExportError(
             f"A weight is too large for {dtype.name.lower()}.",
             where=f"{stored.path}: {stored.name}",
-            found=f"a value of {float(np.abs(block).max()):g}",
+            found=f"a value of {float(np.abs(raw[lost]).max()):g}",
             accepted=f"values up to {_LARGEST[dtype]:g}",
-            fix="Export with -p bf16 or -p fp32.",
+            fix="Export with -p bf16 or -p fp32." if dtype == ir.DataType.FLOAT16 else "Check how it was trained.",
         )
-    return np.ascontiguousarray(rounded).view(np.uint8)
+
+
+def _vanished(stored: StoredTensor, dtype: ir.DataType) -> ExportError:
+    return ExportError(
+        f"A weight is too small for {dtype.name.lower()}: all its values would become 0.",
+        where=f"{stored.path}: {stored.name}",
+        found="values that are not 0, all of them below the smallest that the type holds",
+        accepted="a tensor of which something is left",
+        fix="Export with -p bf16 or -p fp32." if dtype == ir.DataType.FLOAT16 else "Check how it was trained.",
+    )
