@@ -86,9 +86,10 @@ def timed(folder: Path, prompt: int, count: int, warm: int, drafts: bool) -> Jso
     start = time.perf_counter()
     engine = og.Engine(og.Model(og.Config(str(folder))))
     load = time.perf_counter() - start
-    most = (count + warm) * (DRAFTS + 1 if drafts else 1)  # every draft may be accepted
-    taken = [step for step in islice(steps(engine, og, prompt, most), count + warm + 2) if step[1]]
-    steady = taken[1 + warm :]  # the first token is the prompt's, which comes in chunks
+    wanted = 1 + warm + count  # the first token is the prompt's, which comes in chunks
+    most = (wanted + 1) * (DRAFTS + 1 if drafts else 1)  # every draft may be accepted
+    taken = list(islice((step for step in steps(engine, og, prompt, most) if step[1]), wanted))
+    steady = taken[1 + warm :]
     if not steady:
         raise RuntimeError(f"the Engine ended after {len(taken)} steps, {warm} of which are to warm up")
     spent, tokens = sum(seconds for seconds, _ in steady), sum(tokens for _, tokens in steady)
