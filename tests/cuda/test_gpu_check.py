@@ -13,6 +13,10 @@ from tests.cuda.environment import environment
 from tests.cuda.tools import run_tool
 
 EIGHT_MINUTES = 480
+
+# What is compared with numbers from the device. All else is there to be compared, and passes.
+NUMBERS = {"logits", "tap 2", "tap 4", "tap 6", "Engine and transformers"}
+NUMBERS |= {f"drafter {part}" for part in ("candidates", "scores", "head", "convolution")}
 SLOW = 1800  # seconds; one and a half minutes on a machine that has nothing else to do
 
 
@@ -28,7 +32,9 @@ def test_the_flow(tmp_path: Path) -> None:
     assert done.returncode == 1 and report["passed"] is False
     results = report["results"]
     assert results["machine"]["gpus"] == ["stand-in H100, compute capability 9.0, 8.6 GB"]
-    assert all(results[name]["verdict"] == "FAILED" for name in proofs)
+    for name in proofs:
+        found = {check["name"]: check["verdict"] for check in results[name]["checks"]}
+        assert {check for check, verdict in found.items() if verdict != "passed"} == NUMBERS, found
     for builder in ("ours", "theirs"):
         for graphs in ("on", "off"):
             times = results[f"Engine, {builder}, CUDA graphs {graphs}"]
