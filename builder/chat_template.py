@@ -48,9 +48,8 @@ def find_template(checkpoint: Checkpoint, config: JsonObject) -> ChatTemplate | 
     Raises:
         ExportError: It is no text, or cannot be read.
     """
-    path = checkpoint.folder / TEMPLATE
     inline = config.data.get(KEY)
-    if path.is_file():
+    if path := checkpoint.file(TEMPLATE):
         text = _read(path)
         return ChatTemplate(text, TEMPLATE, hidden=inline is not None and inline != text)
     if isinstance(inline, list):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -14,9 +14,12 @@ from typing import Any, NoReturn
 from builder.option_table import OPTIONS, parse_extra_options
 from builder.options import PRECISIONS, BuildOptions
 from onnxkit import __version__
-from onnxkit.errors import ExportError, did_you_mean
+from onnxkit.errors import ExportError, did_you_mean, system_error
+from onnxkit.terminal import discard, standard_streams
+from onnxkit.text import escaped
 
 _USAGE_ERROR = 2
+_BUG = 70
 
 
 class _Once(argparse.Action):
@@ -62,11 +65,19 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+def path(text: str) -> Path:
+    """The path of an argument. Python takes an empty one for the current folder, which a script whose variable is empty
+    does not mean."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty path; write . for the current folder")
+    return Path(text)
+
+
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the export's flags. Their names are those of onnxruntime-genai's own builder."""
     pairs = "; ".join(f"{provider}: {', '.join(PRECISIONS[provider])}" for provider in PRECISIONS)
     parser.add_argument(
-        "-i", "--input", type=Path, metavar="FOLDER", help="checkpoint folder: config.json and safetensors"
+        "-i", "--input", type=path, metavar="FOLDER", help="checkpoint folder: config.json and safetensors"
     )
     parser.add_argument(
         "-m",
@@ -78,7 +89,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         required=True,
-        type=Path,
+        type=path,
         metavar="FOLDER",
         help="folder to write: new, empty, or an earlier export, which is replaced as a whole",
     )
@@ -89,7 +100,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c",
         "--cache_dir",
-        type=Path,
+        type=path,
         metavar="FOLDER",
         help="where -m keeps what it downloads (default: the Hub's own cache); without effect with -i",
     )
@@ -137,21 +148,62 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guarded(command: Callable[[], int | None]) -> int:
-    """Run a command; give its exit status. A user's mistake is printed as a block, a bug keeps its traceback."""
+    """Run a command; give its exit status.
+
+    A user's mistake, and what the system reports, are printed as a block. A bug keeps its traceback.
+    """
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
-        return command() or 0
-    except ExportError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return _USAGE_ERROR
-    except BrokenPipeError:  # whoever read the output has gone, as head does; Python would complain once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        print("Interrupted; the output folder is as it was.", file=sys.stderr)
-        return 128 + signal.SIGINT
+        with standard_streams():
+            return _status(command)
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _status(command: Callable[[], int | None]) -> int:
+    try:
+        try:
+            status = command() or 0
+        except SystemExit as end:  # after --help and --version
+            if end.code:
+                raise
+            status = 0
+        sys.stdout.flush()  # here, where it can still be told that it fails
+        return status
+    except ExportError as error:
+        return _ended(_USAGE_ERROR, f"error: {error}")
+    except BrokenPipeError:  # whoever read the output has gone, as head does
+        return _ended(128 + signal.SIGPIPE)
+    except OSError as error:
+        where = "files that this command reads or writes; the system does not say which"
+        return _ended(_USAGE_ERROR, f"error: {system_error(error, where)}")
+    except MemoryError:
+        return _ended(_USAGE_ERROR, f"error: {_no_memory()}")
+    except KeyboardInterrupt:
+        return _ended(128 + signal.SIGINT, "Interrupted; the output folder is as it was.")
+    except Exception:
+        return _ended(_BUG, escaped(traceback.format_exc().rstrip(), keep="\n"))
+
+
+def _ended(status: int, message: str | None = None) -> int:
+    """The exit status, after the message. What standard output still holds is written if that is possible at all."""
+    if message:
+        print(message, file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except (ExportError, OSError):
+        discard(sys.stdout)
+    return status
+
+
+def _no_memory() -> ExportError:
+    return ExportError(
+        "There is not enough memory.",
+        where="this machine, or a limit on this process (ulimit -v, a container's)",
+        found="no more memory",
+        accepted="0.6 GB for an export, whatever the size of the model",
+        fix="End other programs, or raise the limit.",
+    )
 
 
 def _terminated(number: int, _: FrameType | None) -> NoReturn:

@@ -40,6 +40,7 @@ from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError
 from onnxkit.layers.basic import Style
+from onnxkit.text import clipped, escaped
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.safetensors_file import DTYPES
@@ -69,11 +70,11 @@ class Report:
 
     def __str__(self) -> str:
         width = max(map(len, self.files))
-        lines = [f"Exported to {self.folder} in {self.seconds:.1f} s:"]
+        lines = [f"Exported to {escaped(str(self.folder))} in {self.seconds:.1f} s:"]
         lines += [f"  {name:<{width}}  {readable(size):>10}" for name, size in self.files.items()]
         lines += [f"  {'in all':<{width}}  {readable(sum(self.files.values())):>10}"]
         lines += self.drafter
-        lines += [f"Note: {note}" for note in self.notes]
+        lines += [f"Note: {clipped(escaped(note))}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -95,7 +96,13 @@ class Plan:
     config: GenaiConfig
     tokenizer: TokenizerFiles
     notes: tuple[str, ...]
+    checkpoint: Checkpoint
     drafter: DrafterPlan | None = None
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that is read: the target's folder, and the drafter's where there is one."""
+        return [self.checkpoint, *([self.drafter.cost.drafter.checkpoint] if self.drafter else [])]
 
     def weights(self) -> int:
         """Bytes of weights that will be written."""
@@ -130,9 +137,11 @@ def export(options: BuildOptions) -> Report:
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
             files = write(build, staging, progress)
+        for checkpoint in build.checkpoints:
+            checkpoint.check_unchanged()
         output.commit()
     lines = tuple(build.drafter.cost.lines()) if build.drafter else ()
-    return Report(options.output, files, time.monotonic() - start, build.notes, lines)
+    return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), lines)
 
 
 def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
@@ -195,7 +204,7 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
         *stop_notes(checkpoint, stop_ids(config, generation)),
         *search_notes(generation, drafter is not None),
     ]
-    build = Plan(options, model, genai, tokenizer, tuple(notes))
+    build = Plan(options, model, genai, tokenizer, tuple(notes), checkpoint)
     return _with_drafter(build, drafter, target, config) if drafter else build
 
 
@@ -331,8 +340,9 @@ def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:
         "notes": plan.notes,
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    (staging / MANIFEST).write_text(text, encoding="utf-8")
-    return files | {MANIFEST: len(text.encode())}
+    data = text.encode(errors="backslashreplace")  # a path may hold bytes that are no text; JSON writes them so
+    (staging / MANIFEST).write_bytes(data)
+    return files | {MANIFEST: len(data)}
 
 
 def _given(options: BuildOptions) -> dict[str, object]:

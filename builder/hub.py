@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from onnxkit.weights.checkpoint import INDEX_FILE, SINGLE_FILE
 
 _CONFIG = "config.json"
 _NOT_WEIGHTS = (_CONFIG, INDEX_FILE, GENERATION_CONFIG, TOKENIZER_CONFIG, *FILES)
+
+# Of what names of weights may be made: a name is shown while it is loaded, and becomes a file.
+_PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 
 _LOCAL = "or download it elsewhere and give the folder with -i."
 _LOG_IN = "Set HF_TOKEN to a token that may read it, or run: hf auth login;"
@@ -55,12 +59,12 @@ def _weight_files(folder: Path) -> list[str]:
         return [SINGLE_FILE]
     names = JsonObject(load_json(folder / INDEX_FILE), INDEX_FILE).section("weight_map").data.values()
     for name in names:
-        if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
+        if not isinstance(name, str) or not name.endswith(".safetensors") or not set(name) <= _PLAIN:
             raise ExportError(
                 "The index names a file that is not fetched.",
                 where=f"{folder / INDEX_FILE}: weight_map",
                 found=repr(name),
-                accepted="names of safetensors files beside the index",
+                accepted="names of safetensors files beside the index: letters, digits, dots, dashes, underscores",
                 fix="Name a repository that you trust, with its weights as safetensors.",
             )
     return sorted(set(names))

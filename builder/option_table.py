@@ -229,8 +229,8 @@ OPTIONS = (
     Option("dspark_path", _folder, "a folder with a DSpark drafter", "none", "the same, of this kind only"),
     Option(
         "drafter_block_size",
-        _whole(2),
-        "a whole number from 2; the block_size of the drafter's config, where it has one",
+        _whole(2, 1024),
+        "a whole number from 2 to 1024; the block_size of the drafter's config, where it has one",
         "what the drafter's config says",
         "drafter: rows of the blocks that it was trained with, where its config does not say (TorchSpec)",
     ),

@@ -23,7 +23,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from onnxkit.errors import ExportError, listed
+from onnxkit.errors import ExportError, listed, system_error
 
 MANIFEST = "draftsmith.json"  # every export of this tool holds it
 LAST = "genai_config.json"  # the file without which the runtime does not see a model
@@ -35,13 +35,16 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 _CHOOSE = "Choose another output folder."
 _ROOM = "Free some space, or choose an output folder on another file system."
-_FIXES = {  # the errors of the system that a user can mend
+_FIXES = {  # what to do about the errors of the system, where an output folder is to blame
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Change the permissions, or export elsewhere."),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
     **dict.fromkeys((errno.ENOTDIR, errno.ELOOP), "Move the file or link away, or choose another output folder."),
     **dict.fromkeys((errno.ENAMETOOLONG, errno.EXDEV, errno.EBUSY), _CHOOSE),
     **dict.fromkeys((errno.EBADF, errno.ENOLCK, errno.ENOTSUP), "Export to a local folder: NFS cannot lock one."),
 }
+
+# What file systems without a way to write a folder to the disk say; some mounts over a network have none.
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 
 
 class OutputFolder:
@@ -65,6 +68,7 @@ class OutputFolder:
             self._work = self._output / _INSIDE if self._inside else beside
             self._new, self._old, self._placing = (self._work / name for name in ("new", "old", "placing"))
             self._lock: int | None = None
+            self.notes: list[str] = []  # what the user should know of how it was put in place
             self._made: list[Path] = []  # parents of the output that this run made, the outermost first
             # Of a commit that was killed half-way the repair in __enter__ must come first; it is checked there.
             if not (self._inside and (self._old.is_dir() or self._placing.is_dir())):
@@ -110,7 +114,7 @@ class OutputFolder:
             self._check_content()  # again: an export takes long, and somebody may have put notes there meanwhile
             for path in (*self._new.rglob("*"), self._new):
                 if not path.is_symlink():
-                    _sync(path)  # a power cut after the rename must not leave empty files
+                    self._sync(path)  # a power cut after the rename must not leave empty files
             (self._place_inside if self._inside else self._place_beside)()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -176,16 +180,16 @@ class OutputFolder:
             self._output.rename(self._old)
             self._new.rename(self._output)
         for folder in (self._output, *self._made):
-            _sync(folder.parent)
+            self._sync(folder.parent)
 
     def _place_inside(self) -> None:
         self._old.mkdir()
         for entry in reversed(self._entries()):  # LAST first: no model to be seen, rather than a mixed one
             entry.rename(self._old / entry.name)
-        _sync(self._old)
-        _sync(self._output)
+        self._sync(self._old)
+        self._sync(self._output)
         self._new.rename(self._placing)  # the point of no return
-        _sync(self._work)
+        self._sync(self._work)
         self._settle()
 
     def _settle(self) -> None:
@@ -201,27 +205,43 @@ class OutputFolder:
         elif self._old.is_dir():
             self._move_in(self._old)
 
+    def _sync(self, path: Path) -> None:
+        if not _sync(path) and not self.notes:
+            self.notes.append(
+                f"output: the file system of {path} cannot write folders to the disk at once; after a power cut within "
+                "the next minute, export again"
+            )
+
     def _move_in(self, source: Path) -> None:
         for entry in _ordered(source):
             entry.rename(self._output / entry.name)
-        _sync(self._output)
+        self._sync(self._output)
 
 
 @contextlib.contextmanager
 def mendable(output: Path) -> Iterator[None]:
-    """Makes what the system refuses, and a user can mend, an ``ExportError``: permissions, room, names, locks."""
+    """Makes what the system reports an ``ExportError``: permissions, room, names, locks, and whatever else."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FIXES:
-            raise
-        raise ExportError(
-            f"The output folder {output} cannot be used.",
-            where=error.filename or output,
-            found=error.strerror,
-            accepted="a folder that you may write to and replace, on a file system with room and with locks",
-            fix=_FIXES[error.errno],
-        ) from error
+        raise _explained(error, output) from error
+
+
+def _explained(error: OSError, output: Path) -> ExportError:
+    path = Path(os.path.realpath(output))
+    named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
+    work = path.parent / f".{path.name}.draftsmith"
+    if not any(named.is_relative_to(place) or place.is_relative_to(named) for place in (path, output, work)):
+        return system_error(error, named, "a file that you may read")
+    # Of what goes wrong in the middle of a file, the system says neither its name nor whether it was read or written.
+    doubt = "" if error.filename or error.errno in _FIXES else f"{output}, or a file that the export reads"
+    return ExportError(
+        f"The output folder {output} cannot be used.",
+        where=doubt or error.filename or output,
+        found=error.strerror or error,
+        accepted="a folder that you may write to and replace, on a file system with room and with locks",
+        fix=_FIXES.get(error.errno or 0) or str(system_error(error, output).details["to do"]),
+    )
 
 
 def _check_input(output: Path, source: Path) -> None:
@@ -321,9 +341,15 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: Path) -> bool:
+    """Writes a file or a folder to the disk; False for a folder of a file system that cannot."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno in _NO_SYNC and path.is_dir():
+            return False
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(handle)
+    return True

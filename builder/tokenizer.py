@@ -70,13 +70,13 @@ def plan_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
     """Choose the files. A checkpoint without a tokenizer gives an export without one, and a note.
 
     Raises:
-        ExportError: A file that has to be read is not valid JSON.
+        ExportError: A file is a link that leads out of the checkpoint, or has to be read and is not valid JSON.
     """
-    present = [path for name in FILES if (path := checkpoint.folder / name).is_file()]
+    present = [path for name in FILES if (path := checkpoint.file(name))]
     config = checkpoint.read_json(TOKENIZER_CONFIG)
-    generation = [path for path in [checkpoint.folder / GENERATION_CONFIG] if path.is_file()]
-    if not (checkpoint.folder / TOKENIZER).is_file() or config is None:
-        missing = TOKENIZER if not (checkpoint.folder / TOKENIZER).is_file() else TOKENIZER_CONFIG
+    generation = [path for path in [checkpoint.file(GENERATION_CONFIG)] if path]
+    if checkpoint.file(TOKENIZER) is None or config is None:
+        missing = TOKENIZER if checkpoint.file(TOKENIZER) is None else TOKENIZER_CONFIG
         note = f"tokenizer: the checkpoint has no {missing}, so the export has none (token ids in, token ids out)"
         return TokenizerFiles(tuple(generation), None, (note,))
     name, changed, notes = config.string("tokenizer_class", default=None), dict(config.data), []
@@ -88,7 +88,8 @@ def plan_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
         present = [path for path in present if path.name not in (TEMPLATE, OLDER_TEMPLATE)]
         changed.pop(KEY, None)
     same = changed == config.data
-    copies = [*present, *([checkpoint.folder / TOKENIZER_CONFIG] if same else []), *generation]
+    unchanged = [path for path in [checkpoint.file(TOKENIZER_CONFIG)] if path and same]
+    copies = [*present, *unchanged, *generation]
     return TokenizerFiles(tuple(copies), None if same else changed, (*notes, *template_notes), template)
 
 

@@ -42,7 +42,7 @@ class Homes(JsonObject):
         defaults: Mapping[str, Any] | None = None,
         writer: str = "",
     ) -> None:
-        super().__init__({}, config.where)
+        super().__init__({}, config.where, config.limits)
         self.config, self.keys = config, keys
         shaping = [config.section(name) for name in SHAPING_SECTIONS if name in config]
         loose = [config, *([config.section(NESTED_SECTION)] if NESTED_SECTION in config else [])]
@@ -146,7 +146,7 @@ def rope_view(homes: Homes, kinds: set[str]) -> JsonObject:
 
 class _View(JsonObject):
     def __init__(self, data: dict[str, Any], homes: Homes) -> None:
-        super().__init__(data, homes.where)
+        super().__init__(data, homes.where, homes.limits)
         self.homes = homes
 
     def place(self, key: str) -> str:

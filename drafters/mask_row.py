@@ -46,14 +46,13 @@ class MaskRow:
         return hash(self.values.tobytes())
 
 
-def read_mask_row(folder: Path, hidden_size: int, mask_token_id: int) -> MaskRow | None:
-    """The row of a drafter's folder; None where there is none.
+def read_mask_row(path: Path | None, hidden_size: int, mask_token_id: int) -> MaskRow | None:
+    """The row that the file of a drafter's folder holds; None where there is no such file.
 
     Raises:
         ExportError: The file cannot be read, or holds something else.
     """
-    path = folder / MASK_FILE
-    if not path.exists():
+    if path is None:
         return None
     found = read_torch_file(path)
     if isinstance(found, dict):

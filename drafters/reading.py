@@ -151,7 +151,7 @@ def read_identified(
         own_embedding=EMBEDDING in names,
         own_head=HEAD in names,
         draft_vocab_size=draft_vocab,
-        mask_row=read_mask_row(checkpoint.folder, hidden, mask_token),
+        mask_row=read_mask_row(checkpoint.file(MASK_FILE), hidden, mask_token),
         notes=(str(found), *_notes(checkpoint, found, rotary, rope_theta), *homes.notes),
     )
 
@@ -288,19 +288,20 @@ def _check_map(checkpoint: Checkpoint, names: DraftNames, size: int, vocab: int)
     assert offsets is not None
     if offsets.shape != (size,) or offsets.dtype != "I64":
         return  # the tensor plan says so
-    ids = [row + offset for row, offset in enumerate(read_integers(offsets))]
-    if len(set(ids)) != size or min(ids) < 0 or max(ids) >= vocab:
+    ids = np.arange(size) + read_integers(offsets)
+    used = np.unique(ids)
+    if len(used) != size or used[0] < 0 or used[-1] >= vocab:
         raise ExportError(
             "The map from the drafter's rows to the target's ids is wrong.",
             where=f"{checkpoint.folder}: {names(MAP)}",
-            found=f"ids from {min(ids)} to {max(ids)}, {size - len(set(ids))} of them more than once",
+            found=f"ids from {used[0]} to {used[-1]}, {size - len(used)} of them more than once",
             accepted=f"different ids from 0 to {vocab - 1}, each its row plus d2t",
             fix="Get the weights again from where the drafter comes from.",
         )
     if mask is None:
         return
     good = mask.dtype in ("BOOL", "I64", "I32") and mask.shape == (vocab,)
-    if not good or {row for row, used in enumerate(read_integers(mask)) if used} != set(ids):
+    if not good or not np.array_equal(np.flatnonzero(read_integers(mask)), used):
         raise ExportError(
             "The two maps of the vocabulary disagree.",
             where=f"{checkpoint.folder}: {names(MASK)} and {names(MAP)}",
@@ -333,7 +334,7 @@ def _notes(checkpoint: Checkpoint, found: Identity, rotary: Rotary, rope_theta: 
     elif found.family in dialect.theta_in_doubt:
         yield dialect.theta_in_doubt[found.family]
     yield from _position_notes(homes, rotary)
-    if (checkpoint.folder / MASK_FILE).exists():
+    if checkpoint.file(MASK_FILE):
         yield f"{MASK_FILE} holds the mask token's row: it stands in the place of the embedding's, as when serving"
     fused = tensor(checkpoint, found.names, "fc.weight")
     for key in ("dtype", "torch_dtype"):

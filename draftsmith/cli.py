@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from builder.cli import Parser, add_export_arguments, guarded, options_help, run_export
+from builder.cli import Parser, add_export_arguments, guarded, options_help, path, run_export
 from draftsmith.cuda_runtime import check_cuda
 from draftsmith.environment import needs_reference, needs_runtime
 from onnxkit import __version__
 from onnxkit.errors import ExportError
+from onnxkit.text import escaped
 
-# Exit statuses beside 0, 1 (failed) and 2 (what the user can mend).
-INCOMPLETE, CRASH = 3, 70
+# The exit status of an incomplete proof under --strict, beside 0, 1 (failed), 2 (what the user can mend), 70 (a bug).
+INCOMPLETE = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,11 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int | None = arguments.run(arguments)
         return status
 
-    try:
-        return guarded(command)
-    except Exception:  # a bug: no verdict, which 1 would be
-        traceback.print_exc()
-        return CRASH
+    return guarded(command)
 
 
 def _parser() -> Parser:
@@ -73,13 +68,13 @@ def _add_verify(subcommands: Any) -> None:
         "70 a bug of this tool.",
         allow_abbrev=False,
     )
-    verify.add_argument("export", type=Path, metavar="FOLDER", help="the export")
-    verify.add_argument("--target", type=Path, metavar="FOLDER", help="the checkpoint that it was made from")
-    verify.add_argument("--drafter", type=Path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.add_argument("export", type=path, metavar="FOLDER", help="the export")
+    verify.add_argument("--target", type=path, metavar="FOLDER", help="the checkpoint that it was made from")
+    verify.add_argument("--drafter", type=path, metavar="FOLDER", help="the drafter's checkpoint")
     verify.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
     verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
-    verify.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page, which needs no network")
+    verify.add_argument("--report", type=path, metavar="FILE", help="write an HTML page, which needs no network")
     verify.set_defaults(run=_run_verify)
 
 
@@ -115,8 +110,8 @@ def _add_speculate(subcommands: Any) -> None:
         "a GPU, the export itself.",
         allow_abbrev=False,
     )
-    speculate.add_argument("export", type=Path, metavar="FOLDER", help="an export with a drafter")
-    speculate.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="prompts, one a line")
+    speculate.add_argument("export", type=path, metavar="FOLDER", help="an export with a drafter")
+    speculate.add_argument("--prompts", type=path, required=True, metavar="FILE", help="prompts, one a line")
     speculate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens after each (default 64)")
     speculate.add_argument("--baseline", action="store_true", help="decode without drafts, too, and compare the tokens")
     speculate.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
@@ -156,7 +151,7 @@ def _add_inspect(subcommands: Any) -> None:
         description="Say what a checkpoint is, who made it, and what becomes of its keys. Headers are read, and norms.",
         allow_abbrev=False,
     )
-    inspect.add_argument("folder", type=Path, metavar="FOLDER", help="a target's or a drafter's checkpoint folder")
+    inspect.add_argument("folder", type=path, metavar="FOLDER", help="a target's or a drafter's checkpoint folder")
     inspect.add_argument("--block-size", type=int, metavar="N", help="rows of a block, where no key says (TorchSpec)")
     inspect.set_defaults(run=_run_inspect)
 
@@ -165,7 +160,7 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
     from draftsmith.inspect import inspect
 
     for line in inspect(arguments.folder, arguments.block_size):
-        print(line)
+        print(escaped(line))
     return 0
 
 
@@ -178,7 +173,7 @@ def _add_doctor(subcommands: Any) -> None:
         "is wrong, 2 the folder is no export.",
         allow_abbrev=False,
     )
-    doctor.add_argument("export", type=Path, nargs="?", metavar="FOLDER", help="an export")
+    doctor.add_argument("export", type=path, nargs="?", metavar="FOLDER", help="an export")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of lines")
     doctor.set_defaults(run=_run_doctor)
 

@@ -30,6 +30,7 @@ from onnxkit.weights.manifest import plan_tensors
 
 # Stands for the block of a drafter whose config does not say it: only an export must know.
 _ANY_BLOCK = 2
+_SHOWN = 200  # keys of one kind: more than any config has
 
 
 def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
@@ -44,6 +45,7 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
         yield from _target(checkpoint)
     else:
         yield from _drafter(checkpoint, block_size)
+    checkpoint.check_unchanged()
 
 
 def _target(checkpoint: Checkpoint) -> Iterator[str]:
@@ -143,7 +145,9 @@ def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None
             continue
         if lines:
             yield f"{title.capitalize()}:"
-            yield from (f"  {line}" for line in lines)
+            yield from (f"  {line}" for line in lines[:_SHOWN])
+        if len(lines) > _SHOWN:
+            yield f"  ... and {len(lines) - _SHOWN} more"
 
 
 def _use(key: Key, value: object, found: Identity | None) -> str:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxkit.errors import ExportError
+from onnxkit.errors import ExportError, system_errors
+from onnxkit.text import clipped, escaped, has_surrogates
 
 _MISSING: Any = object()
 
+# What a file may hold. A tokenizer of 250 000 entries has 20 MB and a million parts. An object of Python takes up to
+# 250 bytes for a part of 2, so that these numbers keep what is read under a gigabyte.
+MOST_BYTES, MOST_PARTS, MOST_NESTED, MOST_DIGITS = 50 << 20, 3_000_000, 64, 300
+
+# The largest whole number of a key, where nothing smaller holds: the runtime counts with 32 bits.
+LARGEST = 2**31 - 1
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 class _Twice(ValueError):
+    pass
+
+
+class _TooLarge(ValueError):
     pass
 
 
@@ -21,9 +37,45 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys stand once each. Of a key that stands twice, programs take the one or the other."""
     data = dict(pairs)
     if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Twice(next(name for name in names if names.count(name) > 1))
+        seen: set[str] = set()
+        raise _Twice(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
     return data
+
+
+def _integer(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise _TooLarge(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def parse_json(text: str, *, once: bool) -> Any:
+    """What a text of a stranger's says, within bounds of memory and time.
+
+    Args:
+        text: The text, of a size that the caller has looked at.
+        once: Whether a key that stands twice in one object is refused.
+
+    Raises:
+        ValueError: It is no JSON, has too many parts, too long a number, is nested too deep, or holds what is no text.
+        RecursionError: It is nested far too deep.
+    """
+    if (parts := sum(map(text.count, ",[{"))) > MOST_PARTS:
+        raise _TooLarge(f"{parts} lists, objects and commas")
+    data = json.loads(text, object_pairs_hook=_once if once else None, parse_int=_integer)
+    level = [data]
+    for _ in range(MOST_NESTED):
+        level = [part for outer in level for part in _parts(outer) if isinstance(part, list | dict)]
+    if level:
+        raise _TooLarge(f"lists and objects nested more than {MOST_NESTED} deep")
+    if _HALF.search(text) and has_surrogates(json.dumps(data, ensure_ascii=False)):
+        raise _TooLarge("half of a surrogate pair, such as \\ud800, which is no text")
+    return data
+
+
+def _parts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
@@ -34,27 +86,22 @@ def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
         once: Whether a key that stands twice in one object is refused.
 
     Raises:
-        ExportError: The file is missing, unreadable, no JSON, or holds something other than an object.
+        ExportError: The file is missing, unreadable, no JSON, too large to be what it is called, or holds something
+            other than an object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once if once else None)
-    except OSError as error:
-        raise ExportError(
-            "A file cannot be read.",
-            where=path,
-            found=error.strerror,
-            accepted="a file that you may read",
-            fix="Check that it is there, and its permissions.",
-        ) from error
+        data = parse_json(_read(path), once=once)
     except _Twice as error:
         raise ExportError(
             "A key stands twice in one object.",
             where=path,
-            found=error,
+            found=clipped(escaped(str(error))),
             accepted="each key once",
             fix="Remove the one that the model was not trained with.",
         ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except _TooLarge as error:
+        raise _not_taken(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise ExportError(
             "A file is not valid JSON.",
             where=path,
@@ -73,17 +120,50 @@ def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
     return data
 
 
+def _read(path: Path) -> str:
+    with system_errors(path, "a file that you may read"), path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise _TooLarge(f"more than {MOST_BYTES} bytes")
+    return data.decode()
+
+
+def _not_taken(path: Path, found: object) -> ExportError:
+    return ExportError(
+        "A JSON file holds what no checkpoint needs.",
+        where=path,
+        found=found,
+        accepted=f"up to {MOST_BYTES >> 20} MiB, {MOST_PARTS} parts, {MOST_NESTED} levels, {MOST_DIGITS} digits; text",
+        fix="Get the file again from a source that you trust.",
+    )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a key may say, whatever else holds for it.
+
+    Attributes:
+        most: The number.
+        why: What it follows from, to be put behind it.
+    """
+
+    most: int
+    why: str
+
+
 class JsonObject:
     """An object of a JSON file with its place. ``null`` is absence; every read is checked.
 
     Args:
         data: The object.
         where: Its place as shown in messages, such as ``config.json: text_config``.
+        limits: The most that whole numbers may be, by key. Nothing is made of a number before it is within them.
     """
 
-    def __init__(self, data: dict[str, Any], where: str) -> None:
+    def __init__(self, data: dict[str, Any], where: str, limits: Mapping[str, Limit] | None = None) -> None:
         self.data = data
-        self.where = where
+        self.where = escaped(where)
+        self.limits = limits or {}
 
     def __contains__(self, key: str) -> bool:
         return self.data.get(key) is not None
@@ -91,7 +171,7 @@ class JsonObject:
     def place(self, key: str) -> str:
         """Where a key stands, for messages."""
         separator = "." if ": " in self.where else ": "
-        return f"{self.where}{separator}{key}"
+        return f"{self.where}{separator}{escaped(key)}"
 
     def error(self, key: str, accepted: object, fix: str | None = None) -> ExportError:
         """The error that says that a key's value is not acceptable, or that the key is missing."""
@@ -99,7 +179,7 @@ class JsonObject:
             return ExportError(
                 "A value is not acceptable.",
                 where=self.place(key),
-                found=json.dumps(self.data[key]),
+                found=clipped(json.dumps(self.data[key])),
                 accepted=accepted,
                 fix=fix or f"Correct {key}.",
             )
@@ -108,16 +188,18 @@ class JsonObject:
         )
 
     def integer(self, key: str, *, minimum: int = 1, maximum: int | None = None, default: Any = _MISSING) -> Any:
-        """A whole number in a range."""
-        limit = f" up to {maximum}" if maximum is not None else ""
-        accepted = f"a whole number from {minimum}{limit}"
+        """A whole number in a range, and within the key's limit."""
+        limit = self.limits.get(key, Limit(LARGEST, ""))
+        most = limit.most if maximum is None else min(maximum, limit.most)
+        accepted = f"a whole number from {minimum}" + (f" up to {most}" if maximum is not None or limit.why else "")
         value = self._get(key, accepted, default)
         if key not in self:
             return value
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.error(key, accepted)
-        if maximum is not None and value > maximum:
-            raise self.error(key, accepted)
+        if value > most:
+            why = f" ({limit.why})" if limit.why and most == limit.most else ""
+            raise self.error(key, f"a whole number from {minimum} up to {most}{why}")
         return value
 
     def number(self, key: str, *, above: float = 0.0, maximum: float = math.inf, default: Any = _MISSING) -> Any:
@@ -153,7 +235,10 @@ class JsonObject:
 
     def integers(self, key: str, *, default: Any = _MISSING) -> Any:
         """A list of whole numbers, as a tuple."""
-        return self._list(key, "a list of whole numbers", int, default)
+        values = self._list(key, "a list of whole numbers", int, default)
+        if key in self and any(abs(value) > LARGEST for value in values):
+            raise self.error(key, f"a list of whole numbers up to {LARGEST}")
+        return values
 
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
         """One token id or a list of them, as a tuple; empty where the key is absent."""
@@ -170,7 +255,7 @@ class JsonObject:
         """The object under a key."""
         if not isinstance(self.data.get(key), dict):
             raise self.error(key, "an object {...}")
-        return JsonObject(self.data[key], self.place(key))
+        return JsonObject(self.data[key], self.place(key), self.limits)
 
     def _get(self, key: str, accepted: str, default: Any) -> Any:
         if key in self:

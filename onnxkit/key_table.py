@@ -16,6 +16,9 @@ from typing import Any
 
 from onnxkit.errors import ExportError, did_you_mean
 from onnxkit.json_object import JsonObject
+from onnxkit.text import escaped
+
+_TOLD = 50  # unknown keys that are named
 
 
 class Use(Enum):
@@ -77,7 +80,7 @@ def refuse_unknown(section: JsonObject, known: Iterable[str]) -> None:
     Raises:
         ExportError: There is one.
     """
-    known = list(known)
+    known = dict.fromkeys(known)
     for key in section.data:
         if key in section and key not in known:
             raise ExportError(
@@ -85,18 +88,20 @@ def refuse_unknown(section: JsonObject, known: Iterable[str]) -> None:
                 where=section.place(key),
                 found=short(section.data[key]),
                 accepted="keys that Draftsmith honours, checks, or knows to have no effect on the graph",
-                fix=did_you_mean(key, known) or f"Remove {key} if the model was not trained with it.",
+                fix=did_you_mean(key, list(known)) or f"Remove {key} if the model was not trained with it.",
             )
 
 
 def unknown_notes(section: JsonObject, known: Iterable[str]) -> list[str]:
     """A note for each key that stands in no table, in a section where such a key is no reason to refuse."""
-    known = list(known)
-    return [
-        f"{section.place(key)} is not known and has no effect. {did_you_mean(key, known) or ''}".rstrip()
-        for key in section.data
-        if key in section and key not in known
+    known = dict.fromkeys(known)
+    unknown = [key for key in section.data if key in section and key not in known]
+    notes = [
+        f"{section.place(key)} is not known and has no effect. {did_you_mean(key, list(known)) or ''}".rstrip()
+        for key in unknown[:_TOLD]
     ]
+    more = len(unknown) - _TOLD
+    return [*notes, f"{section.where}: {more} more keys are not known and have no effect"] if more > 0 else notes
 
 
 # Parts of names that models give to what shapes their graph.
@@ -179,4 +184,5 @@ def same(value: Any, other: Any) -> bool:
 def short(value: object) -> str:
     """A JSON value as it is written, cut where it is long."""
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) or value is None else str(value)
+    text = escaped(text)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -23,7 +23,6 @@ PACKED = "use_paged_attention=true"
         (["aux_hidden_state_layers=2,4,2"], ["'2,4,2'", "each once"]),
         (["aux_hidden_state_layers=2,x"], ["'2,x'"]),
         (["aux_hidden_state_layers=2;4"], ["'2;4'"]),
-        (["aux_hidden_state_layers="], ["''"]),
         (["aux_hidden_state_layers=2,"], ["'2,'"]),
         (["aux_hidden_state_layer=2"], ["Did you mean aux_hidden_state_layers?"]),
         # pages

@@ -55,18 +55,18 @@ def plan(work: Path, python: Path | None, wheels: Path | None, sizes: Sizes) -> 
     own = str(python or work / "venv" / "bin" / "python")
     needs: tuple[str, ...] = ()
     if python is None:
-        yield Phase("install", (sys.executable, "-m", "benchmarks.gpu.install", str(work / "venv"), *_from(wheels)), 95)
+        yield Phase("install", (sys.executable, "-m", "benchmarks.gpu.install", str(work / "venv"), *_from(wheels)), 90)
         needs = ("install",)
     module = (own, "-m")
-    yield Phase("machine", (*module, "benchmarks.gpu.machine"), 12, needs)
+    yield Phase("machine", (*module, "benchmarks.gpu.machine"), 10, needs)
     yield Phase("export the pair", _export(own, "ours", PAIR / "target", PAIR / "dflash2", work / "pair"), 12, needs)
     taps = tuple(tap + 1 for tap in sizes.taps)
     pair = (str(work / "pair"), str(PAIR / "target"), str(PAIR / "dflash2"))
-    yield Phase("prove the pair", (*module, "benchmarks.gpu.prove", *pair), 40, ("export the pair",))
+    yield Phase("prove the pair", (*module, "benchmarks.gpu.prove", *pair), 36, ("export the pair",))
     made = [str(value) for value in (work, sizes.layers, sizes.proved_layers, *sizes.taps)]
     yield Phase("checkpoints", (*module, "benchmarks.gpu.checkpoints", *made), 30, needs)
     deep, drafter = work / "target", work / "drafter"
-    for builder, seconds in (("ours", 28), ("theirs", 50)):
+    for builder, seconds in (("ours", 28), ("theirs", 60)):
         command = _export(own, builder, deep, drafter, work / builder, taps)
         yield Phase(f"export {builder}", command, seconds, ("checkpoints",))
     for builder in BUILDERS:
@@ -85,11 +85,11 @@ def plan(work: Path, python: Path | None, wheels: Path | None, sizes: Sizes) -> 
                 str(sizes.prompt),
                 str(sizes.steps),
             )
-            yield Phase(f"parts, {builder}, CUDA graphs {graphs}", command, 12, (f"export {builder}",))
+            yield Phase(f"parts, {builder}, CUDA graphs {graphs}", command, 15, (f"export {builder}",))
     shallow = work / "proved-target"
     yield Phase("export the shape", _export(own, "ours", shallow, drafter, work / "proved"), 12, ("checkpoints",))
     command = (*module, "benchmarks.gpu.prove", str(work / "proved"), str(shallow), str(drafter))
-    yield Phase("prove the shape", command, 60, ("export the shape",))
+    yield Phase("prove the shape", command, 55, ("export the shape",))
 
 
 def _from(wheels: Path | None) -> tuple[str, ...]:

@@ -157,7 +157,8 @@ class Recurrence(nn.Module):
         ``a`` and ``b`` are float32, and the gate's activation has its older name: onnxruntime 1.31 takes nothing else.
         """
         query, key, value = self._heads(op, qkv)
-        inputs = [query, key, value, run.cumulative_lengths, a, b, state, self.A_log, self.dt_bias]
+        known = [query, key, value, run.cumulative_lengths, a, b, state, self.A_log, self.dt_bias]
+        inputs: list[ir.Value | None] = [*known]
         attributes = {
             "update_rule": "gated_delta",
             "gate_activation": "qwen",

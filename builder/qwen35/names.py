@@ -126,7 +126,7 @@ def _astray(checkpoint: Checkpoint, ending: str) -> ExportError | None:
         if name.endswith(ending):
             return ExportError(
                 "The index and the shards disagree.",
-                where=checkpoint.folder / INDEX_FILE,
+                where=f"{checkpoint.folder}: {INDEX_FILE}",
                 found=f"{name}: {wrong}",
                 accepted="an index that names each tensor in the shard that holds it",
                 fix="Finish the download, or get index and shards from one and the same release.",

@@ -15,6 +15,7 @@ from draftsmith.verify.checks import SENTENCES, Results, Verdict
 from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.machine import unwritable
 from onnxkit import __version__
+from onnxkit.text import escaped
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --paper: #ffffff; --rule: #d5dae3; --soft: #eef1f6;
@@ -58,12 +59,13 @@ def page(export: ExportFolder, results: Results) -> str:
             *_sizes(export),
         ]
     )
-    return (
+    whole = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(name)}: proof of an export</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
+    return escaped(whole, keep="\n")  # names in it come from files of strangers
 
 
 def write_report(path: Path, export: ExportFolder, results: Results) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from onnxkit.errors import ExportError, listed
+from onnxkit.errors import ExportError, listed, system_errors
 from onnxkit.json_object import JsonObject, load_json
-from onnxkit.weights.safetensors_file import StoredTensor, read_header
+from onnxkit.weights.limits import limits
+from onnxkit.weights.safetensors_file import MOST_TENSORS, StoredTensor, read_header
+from onnxkit.weights.sources import Sources
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+MOST_SHARDS = 2000
 _RAW = (".pt", ".pth", ".bin", ".ckpt", ".distcp")
 
 
@@ -33,6 +36,15 @@ class Checkpoint:
 
     def __init__(self, folder: Path, option: str = "-i") -> None:
         self.folder, self.option = folder, option
+        with system_errors(folder, "a folder and files that you may read"):
+            self.sources = self._open()
+            config = load_json(self.sources.must("config.json"), once=True)
+            self.tensors, self.astray = _read_tensors(self.sources)
+        self.config = JsonObject(config, str(folder / "config.json"), limits(self.tensors.values()))
+        self.claimed: set[str] = set()
+
+    def _open(self) -> Sources:
+        folder, option = self.folder, self.option
         if not folder.is_dir():
             raise ExportError(
                 "The input is not a folder." if folder.exists() else "The folder does not exist.",
@@ -41,7 +53,8 @@ class Checkpoint:
                 accepted="a checkpoint folder with config.json and safetensors files",
                 fix=f"Check the path that {option} names.",
             )
-        if not (folder / "config.json").is_file():
+        sources = Sources(folder)
+        if sources.find("config.json") is None:
             raise ExportError(
                 "The folder holds no config.json.",
                 where=folder,
@@ -49,14 +62,31 @@ class Checkpoint:
                 accepted="a checkpoint folder as the transformers library saves it",
                 fix=f"Point {option} at the folder that holds config.json.",
             )
-        self.config = JsonObject(load_json(folder / "config.json", once=True), str(folder / "config.json"))
-        self.tensors, self.astray = _read_tensors(folder)
-        self.claimed: set[str] = set()
+        return sources
+
+    def file(self, name: str) -> Path | None:
+        """The path of a file of the folder that the export will read or copy, or None where there is none.
+
+        Every file is found here: links that lead out of the checkpoint are refused, and a change is noticed at the end.
+
+        Raises:
+            ExportError: It is a link that leads out of the checkpoint.
+        """
+        with system_errors(self.folder / name, "a file that you may read"):
+            return self.sources.find(name)
+
+    def check_unchanged(self) -> None:
+        """See, when all is read, that the files are still those that were found.
+
+        Raises:
+            ExportError: One was replaced, changed in place or removed meanwhile.
+        """
+        self.sources.check_unchanged()
 
     def read_json(self, name: str, *, once: bool = False) -> JsonObject | None:
         """A further JSON file of the folder, or None where there is none; ``once`` refuses a key that stands twice."""
-        path = self.folder / name
-        return JsonObject(load_json(path, once=once), name) if path.is_file() else None
+        path = self.file(name)
+        return JsonObject(load_json(path, once=once), name) if path else None
 
     def claim(self, names: Iterable[str]) -> None:
         """Mark tensors as taken care of."""
@@ -75,8 +105,8 @@ class Checkpoint:
         return [name for name in self.tensors if name not in self.claimed]
 
 
-def _read_tensors(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    single, index = (folder / SINGLE_FILE).is_file(), (folder / INDEX_FILE).is_file()
+def _read_tensors(sources: Sources) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    folder, single, index = sources.folder, sources.find(SINGLE_FILE), sources.find(INDEX_FILE)
     if single and index:
         raise ExportError(
             "The checkpoint holds its weights twice, in one file and in shards.",
@@ -86,9 +116,9 @@ def _read_tensors(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]
             fix="Move away the one that is out of date.",
         )
     if single:
-        return read_header(folder / SINGLE_FILE), {}
+        return read_header(single), {}
     if index:
-        return _read_shards(folder)
+        return _read_shards(sources, index)
     files = sorted(p.name for p in folder.iterdir() if p.is_file())
     raw = [name for name in files if name.endswith(_RAW)]
     raise ExportError(
@@ -102,11 +132,28 @@ def _read_tensors(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]
     )
 
 
-def _read_shards(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def _read_shards(sources: Sources, index: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """The tensors that index and shards agree on, and what is wrong of the others."""
-    weight_map = JsonObject(load_json(folder / INDEX_FILE, once=True), INDEX_FILE).section("weight_map").data
+    folder = sources.folder
+    weight_map = JsonObject(load_json(index, once=True), INDEX_FILE).section("weight_map").data
+    named = {name for name in weight_map.values() if isinstance(name, str)}
+    if len(weight_map) > MOST_TENSORS or len(named) > MOST_SHARDS:
+        raise _too_many(index, f"{len(weight_map)} tensors in {len(named)} files")
     shards = {name: _shard_path(folder, name, shard) for name, shard in weight_map.items()}
-    headers = {path: read_header(path) for path in sorted(set(shards.values())) if path.is_file()}
+    headers: dict[Path, dict[str, StoredTensor]] = {}
+    for path in sorted(set(shards.values())):
+        if sources.find(path.relative_to(folder).as_posix()) is None:
+            continue
+        headers[path] = read_header(path)
+        if (count := sum(map(len, headers.values()))) > MOST_TENSORS:
+            raise _too_many(index, f"{count} tensors and more in {len(named)} files")
+    return _agreed(shards, headers)
+
+
+def _agreed(
+    shards: dict[str, Path], headers: dict[Path, dict[str, StoredTensor]]
+) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors that are where the index says, and what is wrong of the others."""
     tensors, astray = {}, {}
     for name, path in shards.items():
         if path not in headers:
@@ -125,13 +172,23 @@ def _read_shards(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]
     return tensors, astray
 
 
+def _too_many(index: Path, found: str) -> ExportError:
+    return ExportError(
+        "The index names more than any checkpoint has.",
+        where=index,
+        found=found,
+        accepted=f"up to {MOST_TENSORS} tensors in up to {MOST_SHARDS} files",
+        fix="Get the index from a source that you trust.",
+    )
+
+
 def _shard_path(folder: Path, tensor: str, shard: Any) -> Path:
     """The path of a shard. Links are followed (the Hub's cache is made of them); names that lead outside are not."""
     name = PurePosixPath(shard) if isinstance(shard, str) else PurePosixPath("/")
     if name.is_absolute() or ".." in name.parts or not name.name or "\\" in str(shard):
         raise ExportError(
             "The index points outside the checkpoint's folder.",
-            where=f"{folder / INDEX_FILE}: weight_map[{tensor!r}]",
+            where=f"{folder / INDEX_FILE}: weight_map[{tensor[:200]!r}]",
             found=repr(shard),
             accepted="the name of a file in the folder",
             fix="Get the index from a source that you trust.",

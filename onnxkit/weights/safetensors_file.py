@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx_ir as ir
 from safetensors import SafetensorError, safe_open
 
-from onnxkit.errors import ExportError
+from onnxkit.errors import ExportError, system_error
+from onnxkit.json_object import parse_json
+from onnxkit.text import clipped, escaped
+
+# What a header may be: a mixture of a thousand experts has 5 MB of header and 50 000 tensors in it.
+MOST_HEADER_BYTES, MOST_TENSORS, LONGEST_NAME, MOST_DIMENSIONS = 25_000_000, 200_000, 500, 8
 
 # safetensors' names for element types; what is not here is shown by its own name and refused where it is claimed.
 # Whole numbers are taken as they are, and only where the graph wants whole numbers.
@@ -47,11 +51,11 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         ExportError: The file cannot be read, is cut short, or its header is wrong.
     """
     try:
+        with path.open("rb") as file:
+            size, text = _header_text(file.read(8), file, path)
         with safe_open(path, framework="numpy"):
             pass
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            entries: dict[str, Any] = json.loads(file.read(size), object_pairs_hook=_unique)
+        entries: dict[str, Any] = parse_json(text.decode(), once=True)
     except SafetensorError as error:
         raise ExportError(
             "A safetensors file is damaged or cut short.",
@@ -60,23 +64,18 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             accepted="a complete file whose header agrees with its size",
             fix="Copy or download the file again.",
         ) from error
-    except _DuplicateKey as error:
+    except (ValueError, RecursionError) as error:  # a name that stands twice, for one; the library takes the last
         raise ExportError(
-            "A safetensors header names a tensor twice.",
+            "A safetensors header is not to be trusted.",
             where=path,
-            found=error,
-            accepted="each name once",
+            found=clipped(escaped(str(error))),
+            accepted="each name once, in JSON",
             fix="Copy or download the file again.",
         ) from error
     except OSError as error:
-        raise ExportError(
-            "A safetensors file cannot be read.",
-            where=path,
-            found=error.strerror or error,
-            accepted="a file that you may read",
-            fix="Check its permissions.",
-        ) from error
+        raise system_error(error, path, "a file that you may read") from error
     entries.pop("__metadata__", None)
+    _check_names(path, entries)
     start = 8 + size
     return {
         name: StoredTensor(
@@ -91,16 +90,37 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     }
 
 
-class _DuplicateKey(Exception):
-    pass
+def _header_text(first: bytes, file: BinaryIO, path: Path) -> tuple[int, bytes]:
+    """The header's size and its bytes, after a look at how much they would become in memory."""
+    size = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+    text = file.read(min(size, MOST_HEADER_BYTES))
+    if len(text) < size <= MOST_HEADER_BYTES:
+        return size, text  # cut short, which the library says better
+    if size > MOST_HEADER_BYTES and len(text) == MOST_HEADER_BYTES:
+        raise _too_large(path, f"a header of {size} bytes", f"a header of up to {MOST_HEADER_BYTES} bytes")
+    if (count := text.count(b'"data_offsets"')) > MOST_TENSORS:
+        raise _too_large(path, f"{count} tensors", f"up to {MOST_TENSORS} tensors")
+    return size, text
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _DuplicateKey(next(name for name in names if names.count(name) > 1))
-    return result
+def _check_names(path: Path, entries: dict[str, Any]) -> None:
+    if len(entries) > MOST_TENSORS:
+        raise _too_large(path, f"{len(entries)} tensors", f"up to {MOST_TENSORS} tensors")
+    for name, entry in entries.items():
+        if len(name) > LONGEST_NAME or len(entry["shape"]) > MOST_DIMENSIONS:
+            found = f"{name[:60]!r}: a name of {len(name)} characters, {len(entry['shape'])} dimensions"
+            accepted = f"names of up to {LONGEST_NAME} characters, up to {MOST_DIMENSIONS} dimensions"
+            raise _too_large(path, found, accepted)
+
+
+def _too_large(path: Path, found: str, accepted: str) -> ExportError:
+    return ExportError(
+        "A safetensors file holds what no checkpoint needs.",
+        where=path,
+        found=found,
+        accepted=accepted,
+        fix="Get the file again from a source that you trust.",
+    )
 
 
 _COMPARED = 64 << 20  # bytes of two tensors that are compared at a time
@@ -120,12 +140,12 @@ def same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
     return True
 
 
-def read_integers(tensor: StoredTensor) -> list[int]:
-    """The values of a small tensor of whole numbers or truth values."""
+def read_integers(tensor: StoredTensor) -> np.ndarray[Any, Any]:
+    """The values of a tensor of whole numbers or truth values, ``[elements]``."""
     dtype = {"I64": "<i8", "I32": "<i4", "BOOL": "?", "U8": "u1"}[tensor.dtype]
     with tensor.path.open("rb") as file:
         file.seek(tensor.offset)
-        return [int(value) for value in np.frombuffer(file.read(tensor.length), dtype)]
+        return np.frombuffer(file.read(tensor.length), dtype)
 
 
 def read_floats(tensor: StoredTensor) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from onnxkit.errors import ExportError
 from onnxkit.weights.parameters import Shared
-from onnxkit.weights.streamed import StreamedTensor
+from onnxkit.weights.streamed import StreamedTensor, read_exactly
 
 # Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
 INLINE_BYTES = 256
@@ -176,7 +176,7 @@ def _external(model: ir.Model, path: Path, kept: Collection[str], report: Callab
     # Made here rather than by ir.save, which wraps what a bad weight raises in an error of its own.
     held = {name: tensor.held() for name in small if isinstance(tensor := tensors[name], StreamedTensor)}
     small = [name for name in small if isinstance(tensors[name], ir.ExternalTensor)]
-    read = ir.external_data.convert_tensors_from_external([tensors[name] for name in small])
+    read = [_in_memory(tensors[name]) for name in small]
     written = ir.external_data.convert_tensors_to_external(
         [tensors[name] for name in large],
         path.parent,
@@ -191,6 +191,16 @@ def _external(model: ir.Model, path: Path, kept: Collection[str], report: Callab
     finally:
         for name, original in tensors.items():
             own[name].const_value = original
+
+
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A small tensor of a file, read. onnx_ir would map the file, and die where somebody cuts it short."""
+    assert isinstance(tensor, ir.ExternalTensor)
+    with Path(tensor.path).open("rb") as file:
+        file.seek(tensor.offset or 0)
+        data = read_exactly(file, tensor.nbytes, Path(tensor.path))
+    array = data.view(tensor.dtype.numpy()).reshape(tensor.shape.numpy())
+    return ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)
 
 
 def _sizes(model: ir.Model) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -135,17 +136,31 @@ def converted(
 
 def _blocks(stored: StoredTensor, piece: ir.ExternalTensor) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
     """The values of a piece as they are stored, block by block, each with the index of its first one in the tensor."""
-    source = DTYPES[stored.dtype].numpy()
+    source = np.dtype(DTYPES[stored.dtype].numpy())
     elements = int(np.prod(piece.shape.numpy(), dtype=np.int64))
     first = ((piece.offset or 0) - stored.offset) // source.itemsize
     with stored.path.open("rb") as data:
         data.seek(piece.offset or 0)
         for start in range(0, elements, BLOCK_ELEMENTS):
             count = min(BLOCK_ELEMENTS, elements - start)
-            block = np.fromfile(data, source, count)
-            if len(block) < count:
-                raise OSError(f"{stored.path} is shorter than its header says")
-            yield first + start, block
+            yield first + start, read_exactly(data, count * source.itemsize, stored.path).view(source)
+
+
+def read_exactly(file: BinaryIO, count: int, path: Path) -> np.ndarray[Any, Any]:
+    """The next bytes of a file, ``[count]`` uint8.
+
+    Raises:
+        OSError: It has fewer, which the system itself does not call an error (there is no ``errno`` then); or the
+            system reports one, which then names the file.
+    """
+    data = np.empty(count, np.uint8)
+    try:
+        found = file.readinto(data.data)  # type: ignore[attr-defined]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    if found < count:
+        raise OSError(f"{path} is shorter than its header says")
+    return data
 
 
 def computed(row: Callable[[int, int], np.ndarray[Any, Any]], count: int, width: int, dtype: ir.DataType) -> Writer:

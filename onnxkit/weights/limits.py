@@ -1,0 +1,54 @@
+"""What a configuration may claim: no more than the weights beside it can hold.
+
+Lists as long as a count are made while a graph is built. Before that, each count is compared with the headers, so that
+a number of nine digits costs no more than a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnxkit.json_object import Limit
+from onnxkit.weights.safetensors_file import StoredTensor
+
+# Far beyond any model that there is; what headers of a stranger claim is no limit by itself. By key.
+_CAPS = {
+    "num_hidden_layers": 1024,
+    "hidden_size": 1 << 16,
+    "intermediate_size": 1 << 20,
+    "vocab_size": 1 << 22,
+    "draft_vocab_size": 1 << 22,
+    "num_attention_heads": 1024,
+    "num_key_value_heads": 1024,
+    "head_dim": 4096,
+    "linear_num_key_heads": 1024,
+    "linear_num_value_heads": 1024,
+    "linear_key_head_dim": 4096,
+    "linear_value_head_dim": 4096,
+    "linear_conv_kernel_dim": 256,
+    "block_size": 1024,
+    "conv_kernel_size": 256,
+    "conv_group_size": 1 << 16,
+    "selector_rank": 1 << 16,
+    "markov_rank": 1 << 16,
+}
+
+# Not to be told from a drafter's own tensors: it reads the target's tables, a reduced head has fewer rows, and a block
+# is stored nowhere.
+_NOT_STORED = ("vocab_size", "draft_vocab_size", "block_size")
+
+
+def limits(tensors: Iterable[StoredTensor]) -> dict[str, Limit]:
+    """The most that each key may say beside these tensors."""
+    tensors = list(tensors)
+    widest = max((size for tensor in tensors if tensor.length for size in tensor.shape), default=0)
+    found = {}
+    for key, cap in _CAPS.items():
+        if key == "num_hidden_layers":
+            bound = Limit(len(tensors), "the number of stored tensors")
+        elif key in _NOT_STORED:
+            bound = Limit(cap, "")
+        else:
+            bound = Limit(widest, "the longest side of a stored tensor")
+        found[key] = bound if 0 < bound.most < cap else Limit(cap, "more than any model has")
+    return found
