@@ -56,10 +56,14 @@ _BACKBONE = [
     _honoured(
         "use_sliding_window", "whether layers slide; it must not contradict layer_types", "layers", absent=(False, True)
     ),
-    _honoured("rope_parameters", "the rotary tables", "rotary"),
-    _honoured("rope_scaling", "the rotary tables; the older home", "rotary"),
+    _honoured("rope_parameters", "the rotary tables", "rotary max_position_embeddings"),
+    _honoured("rope_scaling", "the rotary tables; the older home", "rotary max_position_embeddings"),
     _honoured("rope_theta", "the rotary tables' base", "rotary"),
-    _honoured("original_max_position_embeddings", "the trained context that YaRN stretches", "rotary"),
+    _honoured(
+        "original_max_position_embeddings",
+        "the trained context that YaRN stretches",
+        "rotary max_position_embeddings",
+    ),
     _honoured(
         "max_position_embeddings",
         "the limit that a note goes by; YaRN's length must reach it",

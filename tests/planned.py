@@ -27,8 +27,10 @@ from onnxkit.json_object import JsonObject
 from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.limits import limits
 from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.safetensors_file import StoredTensor, read_header
+from onnxkit.weights.sources import Sources
 from scripts.make_tiny_drafter import Tensors
 
 Json = dict[str, Any]
@@ -64,8 +66,8 @@ def headers_of(tensors: Tensors, path: Path | None = None) -> Headers:
 def checkpoint(config: Json, headers: Headers) -> Checkpoint:
     """A checkpoint without a folder."""
     made = Checkpoint.__new__(Checkpoint)
-    made.folder, made.option = Path("/nowhere"), "-i"
-    made.config = JsonObject(copy.deepcopy(config), "config.json")
+    made.folder, made.option, made.sources = NOWHERE, "-i", Sources(NOWHERE)
+    made.config = JsonObject(copy.deepcopy(config), "config.json", limits(headers.values()))
     made.tensors, made.astray, made.claimed = dict(headers), {}, set()
     return made
 

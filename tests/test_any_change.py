@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from drafters.config import DFlash2, DrafterConfig, LayerAttention
 from drafters.dialects import DIALECTS
 from drafters.dialects import KEYS as DRAFTER_KEYS
 from drafters.keys import SHAPING_SECTIONS
+from drafters.mask_row import MaskRow
 from drafters.names import canonical
 from onnxkit.key_table import Key, Table, Use, one_of, same
 from tests.checkpoints import TINY
@@ -38,7 +40,7 @@ from tests.test_target_keys import CONFIG as TARGET
 
 ROPE = ("rope_parameters", "rope_scaling")
 ROPE_KEYS = {
-    name: Key(name, Use.HONOURED, "the rotary tables", ("rotary",), absent=absent)
+    name: Key(name, Use.HONOURED, "the rotary tables", ("rotary", "max_position_embeddings"), absent=absent)
     for name, absent in {
         "rope_type": ("default",),
         "type": ("default", "yarn"),
@@ -299,6 +301,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "target_layer_ids": ("aux_hidden_state_layer_ids",),
     "aux_hidden_state_layer_ids": ("target_layer_ids",),
     "use_swa": ("swa_window_size",),
+    "projector_type": ("markov_rank",),
     "sample_from_anchor": ("shift_label", "speculative_tokens"),
     "speculators_config": ("sample_from_anchor",),
     "speculators_model_type": ("block_size", "sample_from_anchor", "hidden_act", "rms_norm_eps", "mask_token_id"),
@@ -526,6 +529,7 @@ def other_fields() -> list[tuple[str, Any]]:
         ("attention_sinks", True),
         ("own_embedding", True),
         ("own_head", True),
+        ("mask_row", MaskRow(np.ones(128, np.float32))),
     ]
 
 

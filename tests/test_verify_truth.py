@@ -18,7 +18,6 @@ import onnx_ir as ir
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from draftsmith import cli
 from draftsmith.cli import main
 from draftsmith.validation.widen import needed_config
 from draftsmith.verify import machine
