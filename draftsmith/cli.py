@@ -10,7 +10,7 @@ from typing import Any
 
 from builder.cli import Parser, add_export_arguments, guarded, options_help, path, run_export
 from draftsmith.cuda_runtime import check_cuda
-from draftsmith.environment import needs_runtime
+from draftsmith.environment import needs_reference, needs_runtime
 from onnxkit import __version__
 from onnxkit.errors import ExportError
 from onnxkit.text import escaped
@@ -58,10 +58,12 @@ def _parser() -> Parser:
 def _add_verify(subcommands: Any) -> None:
     verify = subcommands.add_parser(
         "verify",
-        help="prove an export, without a GPU",
+        help="prove an export, without a GPU or on one",
         description="Compare every file of an export with what would be written from its checkpoints, its numbers with "
-        "PyTorch's, and run it in the real Engine, lowered to the CPU. The verdict is one of three: passed, incomplete "
-        "(nothing differs, but something was not compared, such as what needs a checkpoint that is not given), failed.",
+        "PyTorch's, and run it in the real Engine: a copy lowered to float32 on the CPU, or with --provider cuda the "
+        "export itself on a GPU, within limits that are measured for its 16 bits. The verdict is one of three: passed, "
+        "incomplete (nothing differs, but something was not compared, such as what needs a checkpoint that is not "
+        "given), failed.",
         epilog="Exit status: 0 passed or incomplete, 1 failed, 2 could not be done, 3 incomplete with --strict, "
         "70 a bug of this tool.",
         allow_abbrev=False,
@@ -69,6 +71,7 @@ def _add_verify(subcommands: Any) -> None:
     verify.add_argument("export", type=path, metavar="FOLDER", help="the export")
     verify.add_argument("--target", type=path, metavar="FOLDER", help="the checkpoint that it was made from")
     verify.add_argument("--drafter", type=path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
     verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
     verify.add_argument("--report", type=path, metavar="FILE", help="write an HTML page, which needs no network")
@@ -76,7 +79,11 @@ def _add_verify(subcommands: Any) -> None:
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
-    needs_runtime()
+    if arguments.provider == "cuda":
+        check_cuda()
+        needs_reference()
+    else:
+        needs_runtime()
     from draftsmith.report.page import write_report
     from draftsmith.verify.checks import SENTENCES, Results, Verdict, coloured
     from draftsmith.verify.machine import check_writable
@@ -85,7 +92,8 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     if arguments.report:
         check_writable(arguments.report)
     results = Results(lambda check: print(coloured(str(check), check.verdict)))
-    export = verify(arguments.export, arguments.target, arguments.drafter, results, run=not arguments.files)
+    folders = (arguments.export, arguments.target, arguments.drafter)
+    export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
     if arguments.report:
         write_report(arguments.report, export, results)
     verdict = results.verdict

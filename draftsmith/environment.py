@@ -40,6 +40,23 @@ def needs_runtime() -> None:
         )
 
 
+def needs_reference() -> None:
+    """See that PyTorch and transformers are installed beside the GPU builds of the runtime.
+
+    Raises:
+        ExportError: One is not.
+    """
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExportError(
+            "Packages that an export is compared with are not installed.",
+            where="this Python environment",
+            found=f"no {', '.join(missing)}",
+            accepted="the extras cuda and verify",
+            fix="pip install 'draftsmith[cuda,verify]'. PyTorch's build for the CPU will do, beside onnxruntime-gpu.",
+        )
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

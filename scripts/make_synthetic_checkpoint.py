@@ -1,4 +1,4 @@
-"""Make a checkpoint of a real model's shape with meaningless weights: make_synthetic_checkpoint.py OUT_DIR [--layers N]
+"""Make a checkpoint of a real model's shape with meaningless weights: make_synthetic_checkpoint.py OUT_DIR [OPTIONS]
 
 The shape is that of the 4B model: 8.4 GB in bf16, tied, in shards. Memory and time of an export depend on shapes alone,
 so that both can be measured without a download. The data repeats one block of small random numbers. Needs numpy only.
@@ -65,7 +65,7 @@ def delta_net() -> dict[str, tuple[int, ...]]:
     }
 
 
-def config(layers: int) -> dict[str, object]:
+def config(layers: int, tied: bool = True) -> dict[str, object]:
     """``config.json``."""
     text = {
         "vocab_size": VOCAB,
@@ -96,7 +96,7 @@ def config(layers: int) -> dict[str, object]:
     return {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "text_config": text,
     }
 
@@ -148,23 +148,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=32, help="decoder layers, a multiple of four (32: the 4B model)")
+    parser.add_argument("--untied", action="store_true", help="a head of its own, 1.3 GB more")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, tuple[int, ...]]] = [{}]
-    for name, shape in shapes(arguments.layers).items():
+    tensors = shapes(arguments.layers) | ({"lm_head.weight": (VOCAB, HIDDEN)} if arguments.untied else {})
+    for name, shape in tensors.items():
         if shards[-1] and sum(map(size_of, shards[-1].values())) + size_of(shape) > SHARD_BYTES:
             shards.append({})
         shards[-1][name] = shape
     weight_map: dict[str, str] = {}
     block = random_block()
-    for number, tensors in enumerate(shards, 1):
+    for number, shard in enumerate(shards, 1):
         file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        write_shard(arguments.folder / file_name, tensors, block)
-        weight_map |= dict.fromkeys(tensors, file_name)
-    total = sum(size_of(shape) for tensors in shards for shape in tensors.values())
+        write_shard(arguments.folder / file_name, shard, block)
+        weight_map |= dict.fromkeys(shard, file_name)
+    total = sum(map(size_of, tensors.values()))
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (arguments.folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    (arguments.folder / "config.json").write_text(json.dumps(config(arguments.layers), indent=1))
+    (arguments.folder / "config.json").write_text(json.dumps(config(arguments.layers, not arguments.untied), indent=1))
     print(f"{arguments.folder}: {total / 1e9:.1f} GB in {len(shards)} shards")
 
 

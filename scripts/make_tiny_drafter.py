@@ -58,10 +58,18 @@ def make_config(kind: str) -> Json:
 def make_tensors(config: Json, seed: int = 5) -> Tensors:
     """The tensors that a configuration calls for, in bf16."""
     rng = np.random.default_rng(seed)
-    tensors: Tensors = {}
+    return {
+        name: (mean + scale * rng.standard_normal(shape)).astype(ml_dtypes.bfloat16)
+        for name, shape, mean, scale in shapes_of(config)
+    }
+
+
+def shapes_of(config: Json) -> list[tuple[str, tuple[int, ...], float, float]]:
+    """Names and shapes of these tensors, with the mean and the deviation of their values."""
+    found: list[tuple[str, tuple[int, ...], float, float]] = []
 
     def add(name: str, *shape: int, mean: float = 0.0, scale: float = 0.06) -> None:
-        tensors[name] = (mean + scale * rng.standard_normal(shape)).astype(ml_dtypes.bfloat16)
+        found.append((name, shape, mean, scale))
 
     def add_norm(name: str, size: int) -> None:
         add(f"{name}.weight", size, mean=1.0, scale=0.2)
@@ -89,7 +97,7 @@ def make_tensors(config: Json, seed: int = 5) -> Tensors:
                 add(f"{start}{name}.base_kernel", 2, taps, hidden, mean=0.5, scale=0.3)
                 add(f"{start}{name}.kernel_projection.weight", 2 * taps * groups, hidden, scale=0.03)
     _add_head(config, add)
-    return tensors
+    return found
 
 
 def _add_head(config: Json, add: Any) -> None:

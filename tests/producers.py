@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.session import Array
 from tests.checkpoints import PREFIX, Json, Tensors, variant
 
 ASSETS = Path(__file__).parent / "assets" / "producers"

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime_genai as og
 
 from builder.cli import main
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.session import Array
 
 VOCAB = 640
 SPECIAL = 3  # ids below are special tokens, among them both stop ids

@@ -17,8 +17,8 @@ from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
 from builder.qwen35.names import find_names
 from draftsmith.validation.dense_session import DenseSession
-from draftsmith.validation.packed_session import Array
 from draftsmith.validation.reference import entering_streams, load_reference
+from draftsmith.validation.session import Array
 from draftsmith.validation.widen import widen
 from onnxkit.layers.basic import Style
 from onnxkit.weights.checkpoint import Checkpoint

@@ -27,6 +27,7 @@ from draftsmith.validation.widen import widen
 from draftsmith.verify.checks import Results
 from draftsmith.verify.drafter import check_drafter
 from draftsmith.verify.folder import open_export
+from draftsmith.verify.running import Running
 from draftsmith.verify.sources import open_drafter, open_target
 from draftsmith.verify.target import check_target, relative
 from onnxkit.errors import ExportError
@@ -446,9 +447,10 @@ def failed_checks(out: Path, folder: Path, low: Path) -> list[str]:
     assert export.drafter is not None
     target, results = open_target(TINY, export), Results(lambda check: None)
     source = open_drafter(folder, export.drafter, target, export.options)
+    running = Running(low, low)
     with operator_epsilon():
-        check_target(export, low, target, target.streams_of(source.config.taps, source.last_tap), results)
-        check_drafter(export, low, target, source, results)
+        check_target(export, running, target, target.streams_of(source.config.taps, source.last_tap), results)
+        check_drafter(export, running, target, source, results)
     return [check.name for check in results.failed]
 
 

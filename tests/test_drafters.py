@@ -11,7 +11,7 @@ import torch
 
 from draftsmith.validation.draft_session import Turn
 from draftsmith.validation.drafter_reference import Request, draft, extend
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.session import Array
 from tests.drafters import Alone, Change, alone, drafter, own, sliding, top, yarn
 
 LIMIT = 1e-5

@@ -11,8 +11,8 @@ import onnxruntime_genai as og
 import pytest
 import torch
 
-from draftsmith.validation.packed_session import Array
 from draftsmith.validation.reference import greedy
+from draftsmith.validation.session import Array
 from tests.checkpoints import TINY
 from tests.runtime import export, generate, random_ids
 

@@ -11,8 +11,8 @@ import onnxruntime as ort
 import pytest
 from onnxscript import GraphBuilder
 
-from draftsmith.validation.packed_session import Array
 from draftsmith.validation.paged import INPUTS, lower_graph
+from draftsmith.validation.session import Array
 from onnxkit.layers.basic import CONTRIB
 
 F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32

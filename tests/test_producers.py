@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from draftsmith.validation.draft_session import DraftSession, Turn
-from draftsmith.validation.packed_session import Array
+from draftsmith.validation.session import Array
 from draftsmith.validation.widen import widen
 from draftsmith.verify.folder import open_export
 from tests.producers import Case, cases, taps, target, text

@@ -458,7 +458,7 @@ def test_errors_of_the_machine_are_no_verdict(
     def broken(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/tmp/some file")
 
-    monkeypatch.setattr("draftsmith.verify.run.widen", broken)
+    monkeypatch.setattr("draftsmith.verify.copies.widen", broken)
     status, out, err = command(capsys, copy)
     assert status == 2 and "could not be finished on this machine" in err and "FAILED" not in out
 

@@ -1,4 +1,4 @@
-"""Running a lowered drafter in onnxruntime as the Engine does: context rows, blocks, and a cache that may be a ring."""
+"""Running a drafter in onnxruntime as the Engine does: context rows, blocks, and a cache that may be a ring."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
-from draftsmith.validation.packed_session import CPU, Array
 from draftsmith.validation.ranges import take_ranges
+from draftsmith.validation.session import CPU, Array, Place, Session
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,14 @@ class DraftSession:
     With a window the pages of a request are a ring, and of a long context only what a block can see is ingested.
 
     Args:
-        graph: The lowered drafter.
+        graph: The drafter, or a lowered copy.
         requests: How many requests share the pool.
         block: Rows of a block.
         mask: The token of rows that are not the anchor.
         window: The runtime's ``sliding_window``; None where the cache grows with the text.
         positions: The most positions that a request will have.
-        providers: onnxruntime's execution providers.
+        place: Where it runs.
+        data: The folder of its external data, where that is not the graph's own.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class DraftSession:
         mask: int,
         window: int | None,
         positions: int = 1200,
-        providers: Sequence[str] = CPU,
+        place: Place = CPU,
+        data: Path | None = None,
     ) -> None:
-        self.session = ort.InferenceSession(graph, providers=list(providers))
+        self.session = Session(graph, place, data, paged=True)
         self.largest: dict[str, float] = {}  # the largest magnitudes of a graph with ranges, by place
-        self.inputs = {value.name: value for value in self.session.get_inputs()}
-        self.outputs = [output.name for output in self.session.get_outputs()]
+        self.inputs = self.session.inputs
         self.block, self.mask, self.window = block, mask, window
         self.results: dict[str, Array] = {}  # all outputs of the last run
         self.page = next(v.shape[1] for name, v in self.inputs.items() if name.startswith("past_key_values"))
@@ -58,10 +58,9 @@ class DraftSession:
         ring = columns if window is None else min(-(-(window + 2 * block) // self.page) + 1, columns)
         pages = requests * ring + 3
         rng = np.random.default_rng(0)
-        self.caches: dict[str, Array] = {}
         for name, value in self.inputs.items():
             if name.startswith("past_key_values"):
-                self.caches[name] = 10 * rng.standard_normal([pages, *value.shape[1:]], np.float32)
+                self.session.put(name, 10 * rng.standard_normal([pages, *value.shape[1:]], np.float32))
         free = rng.permutation(pages)[: requests * ring].reshape(requests, ring)
         self.tables = free[:, np.arange(columns) % ring].astype(np.int32)
         self.length = np.zeros(requests, np.int32)
@@ -71,6 +70,16 @@ class DraftSession:
 
         Extra slots repeat the first one's rows, as a slot of nobody's would: the graph must not mind.
         """
+        kept = [self._ingested(turn.taps) for turn in turns]
+        results = self.session.run(self.feeds(turns, extra_slots))
+        take_ranges(results, self.largest)
+        self.results = results
+        self.length = self.length + np.array([len(rows) for rows in kept], np.int32)
+        slots = iter(zip(results["draft_candidate_ids"], results["draft_scores"], strict=True))
+        return [next(slots) if turn.anchor is not None else None for turn in turns]
+
+    def feeds(self, turns: Sequence[Turn], extra_slots: int = 0) -> dict[str, Array]:
+        """What the graph is given for them, beside the caches. Context rows that no block can see are passed over."""
         drafted = [turn.anchor for turn in turns if turn.anchor is not None]
         taps = [self._ingested(turn.taps) for turn in turns]
         self.length += np.array([len(turn.taps) - len(kept) for turn, kept in zip(turns, taps, strict=True)], np.int32)
@@ -90,14 +99,7 @@ class DraftSession:
         }
         if "q_row_map" in self.inputs:  # of other tools' graphs: the block row whose query a row gets
             feeds["q_row_map"] = self._query_rows(qkv, cumulative, len(drafted) + extra_slots)
-        results = dict(zip(self.outputs, self.session.run(None, feeds | self.caches), strict=True))
-        take_ranges(results, self.largest)
-        self.results = results
-        for name in self.caches:
-            self.caches[name] = results[name.replace("past_key_values", "present")]
-        self.length = self.length + np.array([len(kept) for kept in taps], np.int32)
-        slots = iter(zip(results["draft_candidate_ids"], results["draft_scores"], strict=True))
-        return [next(slots) if turn.anchor is not None else None for turn in turns]
+        return feeds
 
     def _query_rows(self, qkv: list[int], cumulative: list[int], slots: int) -> Array:
         """Block rows get their own query; a context row any of its request's block, or the first where it has none."""

@@ -15,7 +15,7 @@ Written from the published math alone, request by request and layer by layer, wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -37,9 +37,9 @@ class ReferenceDrafter:
 
     Attributes:
         config: Its configuration.
-        weights: Its tensors by their published names, float32.
-        embedding: The embedding, ``[vocab, hidden]`` float32.
-        head: The LM head, ``[vocab, hidden]`` float32; fewer rows where the vocabulary is a part of the target's.
+        weights: Its tensors by their published names, float32 (or 16 bits: see :func:`rounding`).
+        embedding: The embedding, ``[vocab, hidden]``.
+        head: The LM head, ``[vocab, hidden]``; fewer rows where the vocabulary is a part of the target's.
         tables: The type that cosines and sines are rounded to, as the graph's tables are.
         mask_row: What stands in the place of the mask token's row, ``[hidden]`` float32.
     """
@@ -110,9 +110,17 @@ def _mask_row(folder: Path) -> Tensor | None:
     return found.to(torch.float32).reshape(-1)
 
 
+def rounding(drafter: ReferenceDrafter, dtype: torch.dtype) -> ReferenceDrafter:
+    """The same drafter computing in a type of 16 bits: every result is rounded to it, but norms, softmax and rotary
+    embedding are float32 inside. How far it is from the float32 one is what that type costs.
+    """
+    weights = {n: t.to(dtype) if t.is_floating_point() else t for n, t in drafter.weights.items()}
+    return replace(drafter, weights=weights, embedding=drafter.embedding.to(dtype), head=drafter.head.to(dtype))
+
+
 def extend(drafter: ReferenceDrafter, request: Request, taps: Tensor) -> None:
     """Commit tokens to a request's context by the target's hidden states of them, ``[new, taps * hidden]``."""
-    context = _norm(drafter, "hidden_norm", taps.to(torch.float32) @ drafter.weights["fc.weight"].T)
+    context = _norm(drafter, "hidden_norm", taps.to(drafter.head.dtype) @ drafter.weights["fc.weight"].T)
     positions = torch.arange(request.length, request.length + len(taps))
     for layer in range(len(drafter.config.layers)):
         key, value = _keys_and_values(drafter, layer, context, positions)
@@ -142,7 +150,7 @@ def all_logits(drafter: ReferenceDrafter, hidden: Tensor) -> Tensor:
     logits = hidden @ drafter.head.T
     if "d2t" not in drafter.weights:
         return logits
-    whole = torch.full((len(logits), drafter.config.vocab_size), -torch.inf)
+    whole = torch.full((len(logits), drafter.config.vocab_size), -torch.inf, dtype=logits.dtype)
     whole[:, torch.arange(logits.shape[-1]) + drafter.weights["d2t"]] = logits
     return whole
 
@@ -169,7 +177,7 @@ def scored(drafter: ReferenceDrafter, hidden: Tensor, anchor: int, ids: Tensor) 
         pairs = _selector(drafter, hidden, previous, ids)
     elif isinstance(config.variant, DSpark) and config.variant.markov_rank:
         pairs = _markov(drafter, config.variant, hidden, previous, _head_rows(drafter, ids))
-    return Lattice(ids, unary[:, None, :] + pairs)
+    return Lattice(ids, (unary[:, None, :] + pairs).to(torch.float32))
 
 
 def _head_rows(drafter: ReferenceDrafter, ids: Tensor) -> Tensor:
@@ -204,8 +212,10 @@ def block_hidden(drafter: ReferenceDrafter, request: Request, anchor: int) -> Te
 
 
 def _norm(drafter: ReferenceDrafter, name: str, x: Tensor) -> Tensor:
-    variance = x.pow(2).mean(-1, keepdim=True)
-    return x * torch.rsqrt(variance + drafter.config.rms_norm_eps) * drafter.weights[f"{name}.weight"]
+    exact = x.to(torch.float32)
+    variance = exact.pow(2).mean(-1, keepdim=True)
+    y = exact * torch.rsqrt(variance + drafter.config.rms_norm_eps) * drafter.weights[f"{name}.weight"]
+    return y.to(x.dtype)
 
 
 def _attention(drafter: ReferenceDrafter, layer: int, attention: LayerAttention, request: Request, x: Tensor) -> Tensor:
@@ -229,7 +239,8 @@ def _attention(drafter: ReferenceDrafter, layer: int, attention: LayerAttention,
     if config.attention_sinks:
         sink = drafter.weights[f"{start}.attention_sink_bias"][:, None, None].expand(-1, block, 1)
         scores = torch.cat([scores, sink], dim=-1)
-    y = torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(cached)], values)
+    probabilities = scores.softmax(-1, dtype=torch.float32)[..., : len(cached)].to(x.dtype)
+    y = torch.einsum("hqk,khd->qhd", probabilities, values)
     return _projected(drafter, f"{start}.o_proj", y.reshape(block, -1))
 
 
@@ -253,7 +264,7 @@ def _rotated(drafter: ReferenceDrafter, x: Tensor, positions: Tensor) -> Tensor:
     angles = positions[:, None].to(torch.float32) * frequencies
     cos, sin = ((t * factor).to(drafter.tables).to(torch.float32)[:, None] for t in (angles.cos(), angles.sin()))
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 def _frequencies(rotary: Rotary) -> tuple[Tensor, float]:

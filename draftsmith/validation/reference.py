@@ -21,13 +21,7 @@ def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> 
     Weights are rounded to ``precision``; norm weights are stored with their +1, so that ``1 + w`` is what is rounded;
     the rotary tables' values are rounded too. In float32 nothing changes.
     """
-    config = AutoConfig.from_pretrained(checkpoint)
-    multimodal = "Qwen3_5ForConditionalGeneration" in config.architectures
-    if multimodal:
-        model: Any = Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    else:  # which may have the outer configuration of the model that it was taken from
-        text = config.get_text_config()
-        model = Qwen3_5ForCausalLM.from_pretrained(checkpoint, config=text, dtype=torch.float32).eval()
+    model = _load(checkpoint, torch.float32)
     if precision != torch.float32:
         for name, parameter in model.named_parameters():
             if not name.endswith(_FLOAT32) and "visual" not in name:
@@ -35,6 +29,26 @@ def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> 
                 parameter.data = (parameter.data + offset).to(precision).to(torch.float32) - offset
         _round_rotary(model, precision)
     return model
+
+
+def load_rounding(checkpoint: Path, precision: torch.dtype) -> Any:
+    """The checkpoint's model as transformers runs it in a type of 16 bits, which rounds every result to that type.
+
+    How far it is from :func:`load_reference`'s is what that type costs an implementation that is right.
+    """
+    model = _load(checkpoint, precision)
+    for name, parameter in model.named_parameters():
+        if name.endswith(_FLOAT32):
+            parameter.data = parameter.data.to(torch.float32)
+    return model
+
+
+def _load(checkpoint: Path, precision: torch.dtype) -> Any:
+    config = AutoConfig.from_pretrained(checkpoint)
+    if "Qwen3_5ForConditionalGeneration" in config.architectures:
+        return Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=precision).eval()
+    text = config.get_text_config()  # which may have the outer configuration of the model that it was taken from
+    return Qwen3_5ForCausalLM.from_pretrained(checkpoint, config=text, dtype=precision).eval()
 
 
 def greedy(model: Any, prompts: torch.Tensor, count: int) -> torch.Tensor:

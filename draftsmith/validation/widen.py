@@ -26,7 +26,7 @@ LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 F32 = ir.DataType.FLOAT
 
 _SECTIONS = ("decoder", "dflash2", "dspark")  # of the configuration, each with a graph
-_BATCH = 4  # requests at once, at the most: a drafter's cache is allocated for all of them
+BATCH = 4  # requests at once, at the most: a drafter's cache is allocated for all of them
 
 
 def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
@@ -124,7 +124,7 @@ def _lower_config(config: dict[str, Any], num_blocks: int) -> None:
         batching = config["engine"]["dynamic_batching"]
         batching.pop("gpu_utilization_factor", None)
         batching["num_blocks"] = num_blocks
-        batching["max_batch_size"] = min(batching.get("max_batch_size", _BATCH), _BATCH)
+        batching["max_batch_size"] = min(batching.get("max_batch_size", BATCH), BATCH)
 
 
 def widen_graph(graph: ir.Graph) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the drafter: the lowered graph against the PyTorch reference, as a whole and part by part."""
+"""Checks of the drafter: the graph that runs against the PyTorch reference, as a whole and part by part."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from draftsmith.validation.drafter_reference import (
     convolved,
     drafted_hidden,
     extend,
+    rounding,
     scored,
 )
-from draftsmith.validation.packed_session import Array
-from draftsmith.validation.ranges import with_ranges
+from draftsmith.validation.ranges import value_types, with_ranges
+from draftsmith.validation.session import Array
+from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results, Worst
-from draftsmith.verify.folder import ExportFolder
+from draftsmith.verify.folder import ExportFolder, Graph
 from draftsmith.verify.running import Running
-from draftsmith.verify.sources import DrafterSource, Target
-from draftsmith.verify.target import activation_type, random_ids, relative, tell_ranges
+from draftsmith.verify.sources import TORCH, DrafterSource, Target
+from draftsmith.verify.target import activation_type, own_error, random_ids, relative, tell_ranges
 
 # New context rows of two requests in each run, as many as fit; between runs a part of the drafts was accepted.
 _LENGTH, _FIRST, _NEXT = 330, (300, 9), [(3, 8), (1, 5), (8, 1)]
@@ -38,13 +40,35 @@ _SHORTEST = 16
 
 @dataclass
 class _Errors:
-    """The largest differences so far, and how many candidates were compared and differ."""
+    """The largest differences so far.
 
-    limit: float
+    Attributes:
+        scores: Of scores.
+        gaps: How far each candidate that is another than the reference's is from it, over the largest logit.
+        wrong: How many are no candidates: no tokens, or twice in a row.
+        candidates: How many there were.
+        parts: Of parts by themselves.
+        own: Those of PyTorch's own run in 16 bits: of scores, logits and parts, by name.
+    """
+
     scores: Worst = field(default_factory=Worst)
+    gaps: list[float] = field(default_factory=list)
+    wrong: int = 0
     candidates: int = 0
-    different: int = 0
     parts: dict[str, Worst] = field(default_factory=dict)
+    own: dict[str, Worst] = field(default_factory=dict)
+
+    def add_own(self, name: str, error: float) -> None:
+        """Note an error of PyTorch's own run."""
+        self.own.setdefault(name, Worst()).add(error)
+
+    def allowed(self, name: str, running: Running) -> float:
+        """The limit of a comparison."""
+        return running.allows(self.own[name].value if name in self.own else None)
+
+    def beside(self, name: str) -> str:
+        """What a limit is measured by, for people."""
+        return f" ({own_error(self.own[name])})" if name in self.own else ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +82,35 @@ class _Probe:
     output: str
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """What is compared with what."""
+
+    export: ExportFolder
+    running: Running
+    reference: ReferenceDrafter
+    target: Target
+    source: DrafterSource
+
+    @property
+    def graph(self) -> Graph:
+        """The drafter's."""
+        assert self.export.drafter is not None
+        return self.export.drafter
+
+    def references(self) -> list[ReferenceDrafter]:
+        """The truth, and where the copy runs in 16 bits, PyTorch's own run in them."""
+        own = [rounding(self.reference, TORCH[activation_type(self.graph)])] if self.running.rounds else []
+        return [self.reference, *own]
+
+    def rounded(self, taps: Array) -> Array:
+        """Taps as the graph is given them."""
+        given = next(v.dtype for v in self.graph.model.graph.inputs if v.name == "aux_hidden_states")
+        if not self.running.rounds or given is None:
+            return taps
+        return torch.from_numpy(taps).to(TORCH[given]).float().numpy()
+
+
 def check_drafter(
     export: ExportFolder, running: Running, target: Target, source: DrafterSource, results: Results
 ) -> None:
@@ -68,55 +121,72 @@ def check_drafter(
         results.incomplete("drafter scores", f"not compared: a context of {export.context} has no room for the runs")
         return
     reference = source.reference(target)
-    dtype = activation_type(graph)
-    path, probes = _with_probes(running.folder / graph.path.name, reference)
-    path = with_ranges(path, graph.model.graph, dtype)
-    errors, largest = _run(path, probes, export, running, reference, target, source)
-    what = f"of {errors.candidates} candidates, {errors.different} differ from the reference's"
-    faults = ["ids must be equal"] if errors.different else []
-    results.stated("drafter candidates", what, faults, errors.candidates)
+    dtype, file = activation_type(graph), running.folder / graph.path.name
+    setting = _Setting(export, running, reference, target, source)
+    if running.rounds:  # the export's own graph, and then one that puts out its parts, which may be fused otherwise
+        errors, _ = _run(file, [], setting)
+        parts, _ = _run(*_with_probes(file, graph.model.graph, running), setting, running.data)
+        errors.parts, errors.own = parts.parts, parts.own | errors.own
+    else:
+        path, probes = _with_probes(file, graph.model.graph, running)
+        errors, largest = _run(with_ranges(path, graph.model.graph, dtype), probes, setting)
+        tell_ranges("drafter ranges", dtype, largest, results)
+    _tell(errors, setting, results)
+
+
+def _tell(errors: _Errors, setting: _Setting, results: Results) -> None:
+    """Note what the runs gave."""
+    running = setting.running
+    limit = errors.allowed("logits", running)
+    far = sum(not gap <= limit for gap in errors.gaps)
+    wrong = errors.wrong + far
+    what = f"of {errors.candidates} candidates, {wrong} differ from the reference's"
+    if running.rounds:
+        most = max(errors.gaps, default=0.0)
+        what += f", {len(errors.gaps) - far} more by {most:.1e} of {limit:.1e} at most{errors.beside('logits')}"
+    results.stated("drafter candidates", what, ["ids must be equal"] if wrong else [], errors.candidates)
     what = "every pair of neighbouring candidates, two requests, four runs"
-    results.compared("drafter scores", what, errors.scores, running.limit)
-    tell_ranges("drafter ranges", dtype, largest, results)
+    limit = errors.allowed("scores", running)
+    results.compared("drafter scores", what + errors.beside("scores"), errors.scores, limit)
     parts = {"head": "hidden states times the target's head"}
-    if isinstance(source.config.variant, DFlash2):
+    if isinstance(setting.source.config.variant, DFlash2):
         parts["convolution"] = "each row of each block, both sides, from the graph's own inputs"
     for part, title in parts.items():
         if part in errors.parts:
-            results.compared(f"drafter {part}", title, errors.parts[part], running.limit)
+            limit = errors.allowed(part, running)
+            results.compared(f"drafter {part}", title + errors.beside(part), errors.parts[part], limit)
         else:
             results.incomplete(f"drafter {part}", "not compared by itself: not found in this graph")
 
 
 def _run(
-    path: Path,
-    probes: list[_Probe],
-    export: ExportFolder,
-    running: Running,
-    reference: ReferenceDrafter,
-    target: Target,
-    source: DrafterSource,
+    path: Path, probes: list[_Probe], setting: _Setting, data: Path | None = None
 ) -> tuple[_Errors, dict[str, float]]:
-    assert export.drafter is not None
-    config, errors = source.config, _Errors(running.limit)
-    ring = export.drafter.section.get("sliding_window", -1)
-    window = ring if ring > 0 else None
-    session = DraftSession(path, 2, config.block_size, config.mask_token_id, window, providers=running.providers)
-    requests = [Request(), Request()]
-    length = min(_LENGTH, export.context)
-    sequences = [target.expected(random_ids(target.config.vocab_size, seed, length)) for seed in (5, 6)]
-    read = target.streams_of(config.taps, source.last_tap)
+    """Four runs of two requests, each beside the reference; and in 16 bits, beside PyTorch's own run in them."""
+    running, config, errors = setting.running, setting.source.config, _Errors()
+    section = setting.graph.section
+    window = section["sliding_window"] if section.get("sliding_window", -1) > 0 else None
+    block, mask = config.block_size, config.mask_token_id
+    session = DraftSession(path, 2, block, mask, window, place=running.place, data=data)
+    references = setting.references()
+    requests = [[Request() for _ in references] for _ in range(2)]
+    length = min(_LENGTH, setting.export.context)
+    ids = [random_ids(setting.target.config.vocab_size, seed, length) for seed in (5, 6)]
+    sequences = [setting.target.expected(row) for row in ids]
+    read = setting.target.streams_of(config.taps, setting.source.last_tap)
     taps = [np.concatenate([sequence.streams[stream] for stream in read], axis=-1) for sequence in sequences]
+    taps = [setting.rounded(rows) for rows in taps]
     for counts in _steps(length):
         turns = [
-            Turn(rows[request.length : request.length + count], int(sequence.ids[request.length + count]))
+            Turn(rows[request[0].length : request[0].length + count], int(sequence.ids[request[0].length + count]))
             for request, sequence, rows, count in zip(requests, sequences, taps, counts, strict=True)
         ]
-        for request, turn, result in zip(requests, turns, session(turns), strict=True):
-            extend(reference, request, torch.from_numpy(turn.taps))
+        for states, turn, result in zip(requests, turns, session(turns), strict=True):
+            for reference, state in zip(references, states, strict=True):
+                extend(reference, state, torch.from_numpy(turn.taps))
             assert result is not None and turn.anchor is not None
-            _compare(reference, request, turn.anchor, result, errors)
-        _compare_parts(reference, probes, session.results, errors)
+            _compare(references, states, turn.anchor, result, errors)
+        _compare_parts(references, probes, session.results, errors)
     return errors, session.largest
 
 
@@ -128,42 +198,57 @@ def _steps(length: int) -> list[tuple[int, int]]:
 
 
 def _compare(
-    reference: ReferenceDrafter, request: Request, anchor: int, result: tuple[Array, Array], errors: _Errors
+    references: list[ReferenceDrafter],
+    states: list[Request],
+    anchor: int,
+    result: tuple[Array, Array],
+    errors: _Errors,
 ) -> None:
     """Candidates against the reference's; scores of the graph's own candidates, for of equally good ones either do."""
-    hidden = drafted_hidden(reference, request, anchor)
+    reference = references[0]
+    hidden = drafted_hidden(reference, states[0], anchor)
     wanted = candidates(reference, hidden).numpy()
     ids, scores = result
     errors.candidates += wanted.size
     logits = all_logits(reference, hidden).numpy()
     valid = (ids >= 0) & (ids < logits.shape[-1])
     if ids.shape != wanted.shape or not valid.all():
-        errors.different += wanted.size if ids.shape != wanted.shape else int((~valid).sum())
+        errors.wrong += wanted.size if ids.shape != wanted.shape else int((~valid).sum())
         errors.scores.add(float("inf"))
         return
-    chosen = np.take_along_axis(logits, ids, -1)
-    gap = np.abs(chosen - np.take_along_axis(logits, wanted, -1))
-    most = np.abs(logits[np.isfinite(logits)]).max()
-    twice = [len(set(row)) < len(row) for row in ids.tolist()]
-    errors.different += int(((ids != wanted) & ~(gap <= errors.limit * most)).sum()) + sum(twice)
-    errors.scores.add(
-        relative(scores, scored(reference, hidden, anchor, torch.from_numpy(ids.astype(np.int64))).scores.numpy())
-    )
+    finite = np.isfinite(logits)
+    most = max(1e-30, float(np.abs(logits[finite]).max()))
+    gaps = np.abs(np.take_along_axis(logits, ids, -1) - np.take_along_axis(logits, wanted, -1)) / most
+    errors.gaps += gaps[ids != wanted].tolist()
+    errors.wrong += sum(len(set(row)) < len(row) for row in ids.tolist())
+    chosen = torch.from_numpy(ids.astype(np.int64))
+    truth = scored(reference, hidden, anchor, chosen).scores.numpy()
+    errors.scores.add(relative(scores, truth))
+    for own, state in zip(references[1:], states[1:], strict=True):
+        rounded = drafted_hidden(own, state, anchor)
+        difference = np.abs(all_logits(own, rounded).float().numpy()[finite] - logits[finite])
+        errors.add_own("logits", float(difference.max()) / most)
+        errors.add_own("scores", relative(scored(own, rounded, anchor, chosen).scores.numpy(), truth))
 
 
 def _compare_parts(
-    reference: ReferenceDrafter, probes: list[_Probe], values: dict[str, Array], errors: _Errors
+    references: list[ReferenceDrafter], probes: list[_Probe], values: dict[str, Array], errors: _Errors
 ) -> None:
     """Each probed part from its own inputs, so that an error elsewhere does not show here."""
-    block = reference.config.block_size
     for probe in probes:
-        inputs = [torch.from_numpy(values[name]) for name in probe.inputs]
-        if probe.part == "head":
-            wanted = inputs[0] @ reference.head.T
-        else:
-            blocks = zip(*(chunks(x, block) for x in inputs), strict=True)
-            wanted = torch.cat([convolved(reference, probe.layer, probe.side, u, x) for u, x in blocks])
-        errors.parts.setdefault(probe.part, Worst()).add(relative(values[probe.output], wanted.numpy()))
+        truth, *own = (_part(reference, probe, values) for reference in references)
+        errors.parts.setdefault(probe.part, Worst()).add(relative(values[probe.output], truth))
+        for rounded in own:
+            errors.add_own(probe.part, relative(rounded, truth))
+
+
+def _part(reference: ReferenceDrafter, probe: _Probe, values: dict[str, Array]) -> Array:
+    """What a part of the graph should put out for the inputs that it had."""
+    inputs = [torch.from_numpy(values[name]).to(reference.head.dtype) for name in probe.inputs]
+    if probe.part == "head":
+        return (inputs[0] @ reference.head.T).float().numpy()
+    blocks = zip(*(chunks(x, reference.config.block_size) for x in inputs), strict=True)
+    return torch.cat([convolved(reference, probe.layer, probe.side, u, x) for u, x in blocks]).float().numpy()
 
 
 def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
@@ -171,16 +256,29 @@ def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _with_probes(path: Path, reference: ReferenceDrafter) -> tuple[Path, list[_Probe]]:
-    """The lowered graph with the probed values as further outputs, in a file beside it."""
+def _with_probes(path: Path, stored: ir.Graph, running: Running) -> tuple[Path, list[_Probe]]:
+    """The graph that runs with the probed values as further outputs, in a file beside it.
+
+    Args:
+        path: The graph.
+        stored: The export's, whose values have the same names.
+        running: The copy that the graph is of.
+    """
     model = ir.load(path)
-    probes = [*_head_probe(model.graph), *_convolution_probes(model.graph)]
+    probes = [*_head_probe(stored), *_convolution_probes(stored)]
+    types = value_types(stored) if running.rounds else {}
     known = {str(value.name) for value in model.graph.outputs}
     values = {str(output.name): output for node in model.graph for output in node.outputs}
     for name in dict.fromkeys(name for probe in probes for name in (*probe.inputs, probe.output)):
         if name not in known:
-            values[name].type = ir.TensorType(ir.DataType.FLOAT)
+            values[name].type = values[name].type or ir.TensorType(types.get(name, ir.DataType.FLOAT))
             model.graph.outputs.append(values[name])
+    for value in model.graph.initializers.values() if running.data else ():
+        if isinstance(value.const_value, ir.ExternalTensor):  # by its real name in the folder where it really is
+            tensor = by_real_path(value.const_value, path.parent)
+            place = (tensor.offset, tensor.length, tensor.dtype)
+            name = Path(tensor.location).name
+            value.const_value = ir.ExternalTensor(name, *place, shape=tensor.shape, name=str(tensor.name))
     probed = path.with_name(f"probed-{path.name}")
     ir.save(model, probed)
     return probed, probes

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as ir
-
 from draftsmith.validation.reference import operator_epsilon
-from draftsmith.validation.widen import dropped_keys, widen
+from draftsmith.validation.widen import dropped_keys
 from draftsmith.verify.chat_template import check_chat_template
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import check_contract
+from draftsmith.verify.copies import COPIES, LOWERED, Copy
 from draftsmith.verify.drafter import check_drafter
 from draftsmith.verify.engine import check_runtime
-from draftsmith.verify.files import LOW, check_files
+from draftsmith.verify.files import check_files
 from draftsmith.verify.folder import ExportFolder, open_export
-from draftsmith.verify.machine import check_memory, check_room, no_machine_trouble
+from draftsmith.verify.machine import no_machine_trouble
 from draftsmith.verify.planned import check_planned
 from draftsmith.verify.running import Running
 from draftsmith.verify.sources import (
@@ -51,9 +49,14 @@ class Proof:
 
 
 def verify(
-    folder: Path, target_folder: Path | None, drafter_folder: Path | None, results: Results, run: bool = True
+    folder: Path,
+    target_folder: Path | None,
+    drafter_folder: Path | None,
+    results: Results,
+    run: bool = True,
+    provider: str = "cpu",
 ) -> ExportFolder:
-    """Check an export; gives it, opened. Its files are not touched: what runs is a lowered copy.
+    """Check an export; gives it, opened. Its files are not touched: what runs is a copy.
 
     Args:
         folder: The export.
@@ -61,6 +64,7 @@ def verify(
         drafter_folder: The checkpoint of its drafter; the same.
         results: Where the checks go.
         run: Whether its graphs are run, too; without, only files are compared.
+        provider: ``cpu`` runs a copy lowered to float32, ``cuda`` the export as it is stored, on a GPU.
 
     Raises:
         ExportError: A folder is not what it should be, so that there is nothing to check, or the machine is at fault.
@@ -75,20 +79,33 @@ def verify(
             Checkpoint(drafter_folder, "--drafter")  # a folder that is none is a mistake of the request
             fault = "genai_config.json has no drafter, so nothing was compared with what --drafter names"
             results.stated("drafter", str(drafter_folder), [fault])
-        prove(export, target, drafter, results, run)
+        prove(export, target, drafter, results, run, COPIES[provider])
     return export
 
 
 def prove(
-    export: ExportFolder, target: Target | None, drafter: DrafterSource | None, results: Results, run: bool = True
+    export: ExportFolder,
+    target: Target | None,
+    drafter: DrafterSource | None,
+    results: Results,
+    run: bool = True,
+    copy: Copy = LOWERED,
 ) -> None:
     """Check an export that is open, beside what it was made from.
 
+    Args:
+        export: The export.
+        target: What its target was made from.
+        drafter: What its drafter was made from.
+        results: Where the checks go.
+        run: Whether its graphs are run, too.
+        copy: What is run of it.
+
     Raises:
-        ExportError: The machine has no room for it.
+        ExportError: The machine has no room for it, or the copy cannot be made of such an export.
     """
     if run:
-        _check_machine(export, target)
+        copy.check(export, target)
     proof = Proof(export, target, drafter, results, check_files(export, results))
     for name, check in FILE_CHECKS:
         with results.guarded(name):
@@ -96,39 +113,24 @@ def prove(
     if not proof.readable or not run:
         results.incomplete("numbers", "not run: " + ("only files were asked for" if proof.readable else "see files"))
         return
-    with lowered(proof) as running:
+    with _copied(proof, copy) as running:
         if running is not None:
             for name, numbers in NUMBER_CHECKS:
                 with results.guarded(name):
                     numbers(proof, running)
 
 
-def _check_machine(export: ExportFolder, target: Target | None) -> None:
-    """See that there is room for the copy that runs, and for the reference."""
-    copy = sum(_lowered_bytes(graph.model.graph) for graph in export.graphs)
-    stored = target.checkpoint.tensors.values() if target else ()
-    reference = sum(4 * math.prod(tensor.shape) for tensor in stored)
-    check_room(copy)
-    check_memory(copy + reference)
-
-
 @contextmanager
-def lowered(proof: Proof) -> Iterator[Running | None]:
-    """The copy that runs on the CPU, in float32; None where none can be made, which is then said."""
+def _copied(proof: Proof, copy: Copy) -> Iterator[Running | None]:
+    """The copy that runs; None where none can be made, which is then said."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftsmith-verify-")))
         running = None
-        with proof.results.guarded("lowering"):
-            widen(proof.export.path, work / "low")
-            running = Running(work / "low", work)
+        with proof.results.guarded(copy.name):
+            running = copy.make(proof.export, work)
         if proof.export.packed:  # a packed graph's own epsilon is the reference's there, too
             stack.enter_context(operator_epsilon())
         yield running
-
-
-def _lowered_bytes(graph: ir.Graph) -> int:
-    tensors = [value.const_value for value in graph.initializers.values() if value.const_value is not None]
-    return sum(tensor.nbytes * (2 if tensor.dtype in LOW else 1) for tensor in tensors)
 
 
 # --- the checks, in order ---

@@ -21,8 +21,8 @@ from drafters.config import DrafterConfig
 from drafters.conventions import NORMED, RAW
 from drafters.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
-from draftsmith.validation.packed_session import Array
-from draftsmith.validation.reference import entering_streams, load_reference
+from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
+from draftsmith.validation.session import Array
 from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
@@ -59,30 +59,36 @@ class Target:
         config: Its configuration.
         names: Its tensors' names.
         precision: The export's element type, to which the reference's weights are rounded.
-        seen: What was run.
+        seen: What was run, and in which type.
     """
 
     checkpoint: Checkpoint
     config: TargetConfig
     names: StoredNames
     precision: torch.dtype
-    seen: dict[bytes, Expected] = field(default_factory=dict)
+    seen: dict[tuple[bytes, bool], Expected] = field(default_factory=dict)
 
-    def expected(self, ids: Array) -> Expected:
-        """Run transformers on a sequence of token ids, once."""
-        key = ids.tobytes()
+    def expected(self, ids: Array, rounded: bool = False) -> Expected:
+        """Run transformers on a sequence of token ids, once: in float32, or rounding as the export does."""
+        key = (ids.tobytes(), rounded)
         if key not in self.seen:
-            batch = torch.tensor(ids[None])
+            model, batch = self.rounding if rounded else self.model, torch.tensor(ids[None])
             with torch.no_grad():
-                output = self.model(input_ids=batch, output_hidden_states=True)
-            streams = [*entering_streams(self.model, batch), output.hidden_states[-1]]
-            self.seen[key] = Expected(ids, output.logits[0].numpy(), [stream[0].numpy() for stream in streams])
+                output = model(input_ids=batch, output_hidden_states=True)
+            streams = [*entering_streams(model, batch), output.hidden_states[-1]]
+            found = [stream[0].float().numpy() for stream in streams]
+            self.seen[key] = Expected(ids, output.logits[0].float().numpy(), found)
         return self.seen[key]
 
     @cached_property
     def model(self) -> Any:
         """transformers' model, its weights rounded as the export's."""
         return load_reference(self.checkpoint.folder, self.precision)
+
+    @cached_property
+    def rounding(self) -> Any:
+        """transformers' model in the export's type."""
+        return load_rounding(self.checkpoint.folder, self.precision)
 
     def streams_of(self, taps: Sequence[int], last_tap: str | None) -> tuple[int, ...]:
         """Which of the streams each tap is: that which enters the layer; of the last layer, perhaps the normed one."""

@@ -28,7 +28,7 @@ def _packages(own: Path) -> Iterator[Path]:
 
 
 def run_tool(
-    *arguments: object, capability: int = 90, cuda: bool = True, text: str | None = None
+    *arguments: object, capability: int = 90, cuda: bool = True, text: str | None = None, timeout: float = TIMEOUT
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python ARGUMENTS`` there.
 
@@ -37,6 +37,7 @@ def run_tool(
         capability: The compute capability of the device, without its point.
         cuda: Whether there are a driver and CUDA's libraries; onnxruntime's GPU build is there in any case.
         text: Standard input.
+        timeout: Seconds that it may take.
     """
     place = environment()
     own = next(place.python.parent.parent.glob("lib/python3*/site-packages"))
@@ -52,7 +53,7 @@ def run_tool(
             input=text,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT,
+            timeout=timeout,
             check=False,
             cwd=ROOT,
         )
