@@ -218,7 +218,7 @@ FLOODS: dict[str, tuple[Harm, str]] = {
     "index: 300 000 tensors": (index({f"t{i}": "a.safetensors" for i in range(300_000)}), "200000 tensors"),
     "index: 100 000 files": (index({f"t{i}": f"{i}.safetensors" for i in range(100_000)}), "2000 files"),
     "index: a name of 300 characters": (index({"t": "a" * 300 + ".safetensors"}), "File name too long"),
-    "index: a name with a null": (index({"t": "a\0b.safetensors"}), "missing"),
+    "index: a name with a null": (index({"t": "a\0b.safetensors"}), "embedding"),
     "index: a number": (index({"t": 5}), "outside"),
     "header: 2^63 bytes": (header({}, size=2**63), "header"),
     "header: a gigabyte of hole": (header({}, size=2**30, length=2**30), "header of 1073741824 bytes"),

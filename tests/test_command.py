@@ -112,4 +112,4 @@ def test_a_bug_shows_its_traceback(tmp_path: Path) -> None:
     )
     output = tmp_path / "out"
     result = python("-c", code, "-i", str(TINY), "-o", str(output), "-p", "fp32", "-e", "cpu")
-    assert result.returncode == 1 and "ZeroDivisionError" in result.stderr and not output.exists()
+    assert result.returncode == 70 and "ZeroDivisionError" in result.stderr and not output.exists()

@@ -169,15 +169,14 @@ def test_a_tied_table_is_written_once(tmp_path: Path) -> None:
     assert (folders[0] / "model.onnx").read_bytes() == (folders[1] / "model.onnx").read_bytes()
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_cuda_precisions_widened(tmp_path: Path, precision: str) -> None:
     """The copy equals transformers with the weights rounded as stored; and the rounding is really there."""
     folder = export(TINY, tmp_path / "out", precision=precision, provider="cuda")
     widen(folder, tmp_path / "wide")
-    torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+    torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert largest_error(tmp_path / "wide", load_reference(TINY, torch_dtype)) < LIMIT
-    unrounded = largest_error(tmp_path / "wide", load_reference(TINY))
-    assert (unrounded < LIMIT) == (precision == "fp32")
+    assert largest_error(tmp_path / "wide", load_reference(TINY)) > LIMIT
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -26,9 +26,13 @@ def epsilon() -> Iterator[None]:
 @pytest.mark.parametrize("ids", [(1, 3, 5), (5, 1, 3), (0, 7), (7, 0, 4)])
 @pytest.mark.parametrize("kind", ["dflash2", "dspark"])
 def test_each_tap_is_a_layers_output(tmp_path: Path, kind: str, ids: tuple[int, ...]) -> None:
-    """``hidden_states[id + 1]``; of the last layer, the output before the final norm, which transformers hides."""
+    """``hidden_states[id + 1]``; of the last layer, the output before the final norm, which transformers hides.
+
+    Some producers read it behind that norm (tests/test_drafter_reading.py).
+    """
     drafter(tmp_path / "d", kind, own(target_layer_ids=list(ids)))
-    out = export(TINY, tmp_path / "out", f"drafter_path={tmp_path / 'd'}", precision="bf16", provider="cuda")
+    options = [f"drafter_path={tmp_path / 'd'}"] + ["last_tap=raw"] * (7 in ids)
+    out = export(TINY, tmp_path / "out", *options, precision="bf16", provider="cuda")
     widen(out, tmp_path / "low")
     tokens = random_ids(3, 1, 40)
     model = load_reference(TINY, torch.bfloat16)

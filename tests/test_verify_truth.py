@@ -320,7 +320,7 @@ def test_ranges_are_the_largest_values(tmp_path: Path) -> None:
     prove(opened, target, None, results)
     ranges = dict(results.figures["ranges"])
     streams = target.expected(random_ids(target.config.vocab_size, 1, 80)).streams
-    for layer, stream in enumerate(streams[1:]):
+    for layer, stream in enumerate(streams[1:-1]):  # the last one is the final norm's output
         assert float(np.abs(stream).max()) <= ranges[f"layer {layer}"] * (1 + 1e-5)
     assert np.isclose(float(np.abs(streams[0]).max()), ranges["embedding"], rtol=1e-5)
 
@@ -335,8 +335,8 @@ def test_short_contexts(tmp_path: Path, kind: str, context: int) -> None:
     out = export(TARGET, tmp_path / "out", *options, precision=precision, provider=provider)
     results = proof(out, TARGET, source, run=True)
     assert not results.failed
-    assert results.verdict is (Verdict.PASSED if context >= 16 else Verdict.INCOMPLETE if source or context < 2 else
-                               results.verdict)  # fmt: skip
+    short = context < 2 or (source is not None and context < 16)
+    assert results.verdict is (Verdict.INCOMPLETE if short else Verdict.PASSED)
 
 
 @pytest.mark.parametrize("length", range(1, 30))

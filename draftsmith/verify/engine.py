@@ -36,16 +36,20 @@ def check_runtime(export: ExportFolder, running: Running, target: Target | None,
         return
     run = run_engine(running.folder, prompts, count)
     if export.drafter:
-        _check_drafts(run, results)
+        _check_drafts(run, count, results)
         alone = run_engine(without_drafter(running.folder, running.work / "alone"), prompts, count)
         _against_alone(prompts, run.tokens, alone.tokens, target, running, results)
     _against_transformers(name, prompts, run.tokens, target, running, results)
 
 
-def _check_drafts(run: EngineRun, results: Results) -> None:
+def _check_drafts(run: EngineRun, count: int, results: Results) -> None:
+    """That the Engine has asked for drafts. The prompt gives the first of ``count`` tokens, and the last needs none."""
     proposed, accepted = run.count("draft_tokens_proposed"), run.count("draft_tokens_accepted")
-    what = f"{proposed} drafts proposed, {accepted} of them accepted"
-    results.stated("drafts", what, [] if proposed else ["the Engine has asked for no drafts"])
+    if not proposed and count < 3:
+        results.incomplete("drafts", f"none proposed: the context has room for {count} tokens behind a prompt only")
+    else:
+        what = f"{proposed} drafts proposed, {accepted} of them accepted"
+        results.stated("drafts", what, [] if proposed else ["the Engine has asked for no drafts"])
     results.figures["engine"] = {"proposed": proposed, "accepted": accepted, "histogram": run.accepted_lengths()}
 
 
