@@ -201,6 +201,14 @@ FLOODS: dict[str, tuple[Harm, str]] = {
         "stands twice",
     ),
     "config: a number of 5000 digits": (claims("hidden_size", LONG), "5000 digits"),
+    "config: a context of 10^15": (
+        config_with(
+            lambda c: c["text_config"]["rope_parameters"].update(
+                rope_type="yarn", factor=1e12, original_max_position_embeddings=4096
+            )
+        ),
+        "stretched context",
+    ),
     "config: half of a pair": (claims("model_type", '"\\ud800"'), "surrogate"),
     "config: a million kinds of layers": (
         config_with(lambda c: c["text_config"].update(layer_types=["linear_attention"] * 1_000_000)),

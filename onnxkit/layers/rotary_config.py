@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnxkit.errors import ExportError, did_you_mean
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.layers.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
+from onnxkit.weights.limits import LONGEST_CONTEXT
 
 DEFAULT, YARN = "default", "yarn"
 
@@ -133,6 +134,8 @@ def _yarn(home: JsonObject, text: JsonObject, theta: float, *, reached: bool) ->
         key = "beta_fast" if "beta_fast" in home else "beta_slow"
         raise home.error(key, f"beta_fast ({beta_fast:g}) not below beta_slow ({beta_slow:g})")
     attention_factor = _attention_factor(home, factor)
+    if factor * original > LONGEST_CONTEXT:
+        raise home.error("factor", f"a stretched context of up to {LONGEST_CONTEXT} positions")
     yarn = Yarn(factor, original, attention_factor, beta_fast, beta_slow, home.boolean("truncate", default=True))
     longest = text.integer("max_position_embeddings")
     if reached and longest > yarn.length:

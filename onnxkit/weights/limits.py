@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from onnxkit.json_object import Limit
 from onnxkit.weights.safetensors_file import StoredTensor
 
+# Positions: the rotary tables have a row for each.
+LONGEST_CONTEXT = 1 << 24
+
 # Far beyond any model that there is; what headers of a stranger claim is no limit by itself. By key.
 _CAPS = {
     "num_hidden_layers": 1024,
@@ -31,11 +34,19 @@ _CAPS = {
     "conv_group_size": 1 << 16,
     "selector_rank": 1 << 16,
     "markov_rank": 1 << 16,
+    "max_position_embeddings": LONGEST_CONTEXT,
+    "original_max_position_embeddings": LONGEST_CONTEXT,
 }
 
-# Not to be told from a drafter's own tensors: it reads the target's tables, a reduced head has fewer rows, and a block
-# is stored nowhere.
-_NOT_STORED = ("vocab_size", "draft_vocab_size", "block_size")
+# Not to be told from a drafter's own tensors: it reads the target's tables, a reduced head has fewer rows, and blocks
+# and positions are stored nowhere.
+_NOT_STORED = (
+    "vocab_size",
+    "draft_vocab_size",
+    "block_size",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
 
 
 def limits(tensors: Iterable[StoredTensor]) -> dict[str, Limit]:
