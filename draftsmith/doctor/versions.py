@@ -28,7 +28,7 @@ _ATTRIBUTES = {
     "MoE": {"swiglu_limit_after_activation"},
     "QMoE": {"swiglu_limit_after_activation"},
 }
-_INPUTS = {"GatedAdd": 3, "GroupQueryAttention": 16}
+_INPUTS = {"GatedAdd": 3, "GroupQueryAttention": 16, "VarlenCausalConvWithState": 6}
 _OUTPUTS = {"CausalConvWithState": 2}
 _FLOAT_INPUTS = {"GatedDeltaNet": (4, 5)}  # decay and beta
 _VALUES = {("GatedDeltaNet", "gate_activation"): ("none", "qwen")}
