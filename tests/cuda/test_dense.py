@@ -1,4 +1,4 @@
-"""Dense exports stay within what onnxruntime 1.31.1 knows: its CPU provider lacks kernels for some, and nothing else."""
+"""Dense exports stay within what onnxruntime 1.31.1 knows: its CPU provider may lack kernels, and nothing else."""
 
 from __future__ import annotations
 
