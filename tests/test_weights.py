@@ -194,13 +194,12 @@ def test_tables_are_computed_row_by_row(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_links_are_followed(tmp_path: Path) -> None:
     """The Hub's cache holds links to blobs elsewhere."""
-    blob = tmp_path / "blobs" / "0123"
-    blob.parent.mkdir()
-    blob.write_bytes((TINY / "model.safetensors").read_bytes())
-    folder = tmp_path / "snapshot"
-    folder.mkdir()
-    (folder / "model.safetensors").symlink_to(blob)
-    (folder / "config.json").symlink_to(TINY / "config.json")
+    blobs, folder = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "0123"
+    for made in (blobs, folder):
+        made.mkdir(parents=True)
+    for name in ("model.safetensors", "config.json"):
+        (blobs / name).write_bytes((TINY / name).read_bytes())
+        (folder / name).symlink_to(f"../../blobs/{name}")
     from tests.runtime import export
 
     assert (export(folder, tmp_path / "out") / "model.onnx.data").exists()

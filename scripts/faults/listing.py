@@ -81,7 +81,7 @@ DRAFTER: list[tuple[str, Edit, tuple[str, ...]]] = [
     ("taps fused in another order", table("fc.weight", lambda w: np.roll(w, w.shape[1] // 3, axis=1)), BOTH),
     ("previous and current transposed", transpose_pairs, BOTH),
     ("scores added to the wrong row", rolled_unary, BOTH),
-    ("the mask in the anchor's place", table("anchor_columns", lambda t: t + 1), BOTH),
+    ("the mask in the anchor's place", table("previous_columns", lambda t: t + (t == 0)), BOTH),
     ("the anchor row predicts", other_rows(0, 7), D2),
     ("a convolution reads before the block", table("layers.0.block_tables.tap_mask", np.ones_like), D2),
     ("tap order in the convolution", table("layers.0.block_tables.tap_rows", lambda t: t[:, ::-1]), D2),
