@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import torch
+
+from drafters.mask_row import MASK_FILE
 from tests.checkpoints import TINY, Json, text_only, text_only_names, tie, variant, without_head, yarn
 from tests.cuda.shapes import RELEASES, Heads, write_target, write_wide_drafter
 from tests.dialects import PAIRS, options_of, with_sinks, write_as
@@ -123,6 +126,13 @@ def drafters() -> Iterator[Variant]:
     for kind in ("dflash", "dflash2", "dspark", "gated"):
         yield Variant(f"{kind} beside float16", "fp16", drafter=_beyond(kind, ()))
         yield Variant(f"{kind} with sinks beside float16", "fp16", drafter=_beyond(kind, (with_sinks,)))
+    yield Variant("DFlash 2, a row of its own for the mask, the last layer's tap", drafter=_with_mask_row)
+
+
+def _with_mask_row(folder: Path) -> Path:
+    made = drafter(folder, "dflash2", own(target_layer_ids=[1, 3, 7]))
+    torch.save(torch.ones(128), made / MASK_FILE)
+    return made
 
 
 def _changed(kind: str, changes: tuple[Change, ...]) -> Maker:
