@@ -157,8 +157,8 @@ class Recurrence(nn.Module):
         ``a`` and ``b`` are float32, and the gate's activation has its older name: onnxruntime 1.31 takes nothing else.
         """
         query, key, value = self._heads(op, qkv)
-        known = [query, key, value, run.cumulative_lengths, a, b, state, self.A_log, self.dt_bias]
-        inputs: list[ir.Value | None] = [*known]
+        lengths = run.cumulative_lengths
+        inputs: list[ir.Value | None] = [query, key, value, lengths, a, b, state, self.A_log, self.dt_bias]
         attributes = {
             "update_rule": "gated_delta",
             "gate_activation": "qwen",
@@ -188,7 +188,7 @@ class PackedGatedDeltaNet(nn.Module):
     def __init__(self, config: TargetConfig, style: Style) -> None:
         super().__init__()
         sizes = self.sizes = config.linear
-        self.dtype, self.gates_together = style.dtype, style.stacked
+        self.dtype = style.dtype
         self.projections = _projections(config, style, gates_together=style.stacked)
         self.conv1d = VarlenCausalConv(sizes.conv_channels, sizes.kernel, style)
         self.recurrence = Recurrence(sizes)
@@ -205,8 +205,6 @@ class PackedGatedDeltaNet(nn.Module):
         return self.out_proj(op, self.norm(op, y, z)), DeltaState(conv, recurrent, *conv_value, *capsule)
 
     def _gates(self, op: OpBuilder, gates: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """``b`` and ``a`` in float32, ``[tokens, value heads]`` each. Side by side, they are cast as one."""
+        """``b`` and ``a`` in float32, ``[tokens, value heads]`` each. One value is cast as one, then split."""
         wide = [cast(op, part, self.dtype, F32) for part in gates]
-        if not self.gates_together:
-            return wide
-        return op.Split(*wide, [self.sizes.value_heads] * 2, axis=-1, _outputs=2)
+        return op.Split(*wide, [self.sizes.value_heads] * 2, axis=-1, _outputs=2) if len(wide) == 1 else wide

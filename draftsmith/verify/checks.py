@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from draftsmith.verify.machine import MachineError, no_machine_trouble
+from onnxkit.text import escaped
 
 
 class Verdict(Enum):
@@ -60,7 +61,7 @@ class Check:
         numbers = f"  {self.error:.1e} of {self.limit:.0e}" if self.error is not None and self.limit is not None else ""
         first, *rest = self.what.splitlines() or [""]
         lines = [f"{self.verdict.value:<10}  {self.name}: {first}{numbers}", *(f"            {line}" for line in rest)]
-        return "\n".join(map(_printable, lines))
+        return "\n".join(map(escaped, lines))
 
     def as_json(self) -> dict[str, Any]:
         """The check for a JSON file."""
@@ -162,8 +163,3 @@ def coloured(text: str, verdict: Verdict) -> str:
         return text
     word, separator, rest = text.partition(" ")
     return f"\x1b[{_COLOURS[verdict]}m{word}\x1b[0m{separator}{rest}"
-
-
-def _printable(line: str) -> str:
-    """A line without control characters: names come from files that others wrote."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
