@@ -10,15 +10,15 @@ from builder.option_table import DRAFTER_OPTIONS
 from builder.options import BuildOptions
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
-from drafters import conventions, reading
-from drafters.build import build_drafter
-from drafters.config import DrafterConfig, DSpark
-from drafters.drafter import DrafterOptions
-from drafters.homes import Homes
-from drafters.identify import TITLES
-from drafters.keys import DFLASH, DFLASH2, DSPARK
-from drafters.names import draft_names
-from drafters.reading import Identity, identity, read_identified
+from drafters.checkpoint import conventions, reading
+from drafters.checkpoint.config import DrafterConfig, DSpark
+from drafters.checkpoint.homes import Homes
+from drafters.checkpoint.identify import TITLES
+from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.names import draft_names
+from drafters.checkpoint.reading import Identity, identity, read_identified
+from drafters.graph.build import build_drafter
+from drafters.graph.drafter import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors

@@ -34,8 +34,8 @@ from builder.runtime_config import (
 )
 from builder.sizes import readable
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
-from drafters.conventions import NORMED, RAW
-from drafters.drafter import DrafterOptions
+from drafters.checkpoint.conventions import NORMED, RAW
+from drafters.graph.drafter import DrafterOptions
 from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError

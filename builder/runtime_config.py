@@ -14,7 +14,7 @@ from builder.options import BuildOptions
 from builder.qwen35 import borders
 from builder.qwen35.borders import PAST, PRESENT, TargetOptions
 from builder.qwen35.config import FULL, LINEAR, TargetConfig
-from drafters import drafter as ports
+from drafters.graph import drafter as ports
 from genai_config.sections import (
     BlockDrafter,
     Decoder,

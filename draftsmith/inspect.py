@@ -14,13 +14,13 @@ from builder.qwen35.keys import KEYS as TARGET_KEYS
 from builder.qwen35.names import EMBEDDING, HEAD, find_names
 from builder.qwen35.norms import check_norms
 from builder.qwen35.packed import build_packed
-from drafters.config import DrafterConfig
-from drafters.dialects import KEYS as DRAFTER_KEYS
-from drafters.dialects.dialect import architecture
-from drafters.drafter import DrafterOptions
-from drafters.identify import TITLES
-from drafters.keys import DSPARK, SECTIONS
-from drafters.reading import Identity, identity, read_identified
+from drafters.checkpoint.config import DrafterConfig
+from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
+from drafters.checkpoint.dialects.dialect import architecture
+from drafters.checkpoint.identify import TITLES
+from drafters.checkpoint.keys import DSPARK, SECTIONS
+from drafters.checkpoint.reading import Identity, identity, read_identified
+from drafters.graph.drafter import DrafterOptions
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
 from onnxkit.layers.basic import Style

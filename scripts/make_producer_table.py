@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.qwen35.keys import KEYS as TARGET_KEYS
-from drafters import conventions
-from drafters.dialects import DIALECTS, KEYS
-from drafters.keys import COMMON
-from drafters.refused import REFUSED
+from drafters.checkpoint import conventions
+from drafters.checkpoint.dialects import DIALECTS, KEYS
+from drafters.checkpoint.keys import COMMON
+from drafters.checkpoint.refused import REFUSED
 from onnxkit.key_table import Key, Table, Use, short
 
 PAGE = Path(__file__).parent.parent / "docs" / "producers.md"

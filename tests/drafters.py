@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from builder.drafter import Drafter, plan_drafter
-from drafters.config import DrafterConfig
-from drafters.drafter import DrafterOptions
-from drafters.reading import read_drafter
+from drafters.checkpoint.config import DrafterConfig
+from drafters.checkpoint.reading import read_drafter
+from drafters.graph.drafter import DrafterOptions
 from draftsmith.validation.draft_session import DraftSession
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.paged import lower_graph

@@ -17,11 +17,11 @@ from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
-from drafters.build import build_drafter
-from drafters.config import DrafterConfig
-from drafters.drafter import DrafterOptions
-from drafters.names import draft_names
-from drafters.reading import read_drafter
+from drafters.checkpoint.config import DrafterConfig
+from drafters.checkpoint.names import draft_names
+from drafters.checkpoint.reading import read_drafter
+from drafters.graph.build import build_drafter
+from drafters.graph.drafter import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
 from onnxkit.layers.basic import Style

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builder.qwen35.keys import KEYS as TARGET_KEYS
-from drafters.config import DFlash2, DrafterConfig, LayerAttention
-from drafters.dialects import DIALECTS
-from drafters.dialects import KEYS as DRAFTER_KEYS
-from drafters.keys import SHAPING_SECTIONS
-from drafters.mask_row import MaskRow
-from drafters.names import canonical
+from drafters.checkpoint.config import DFlash2, DrafterConfig, LayerAttention
+from drafters.checkpoint.dialects import DIALECTS
+from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
+from drafters.checkpoint.keys import SHAPING_SECTIONS
+from drafters.checkpoint.mask_row import MaskRow
+from drafters.checkpoint.names import canonical
 from onnxkit.key_table import Key, Table, Use, one_of, same
 from tests.checkpoints import TINY
 from tests.dialects import PAIRS, WRITERS, with_biases, with_sinks, with_tables, written

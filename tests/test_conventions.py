@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from drafters import conventions
-from drafters.config import DSpark, LayerAttention
-from drafters.dialects import DIALECTS, KEYS, recognise
-from drafters.homes import Homes
+from drafters.checkpoint import conventions
+from drafters.checkpoint.config import DSpark, LayerAttention
+from drafters.checkpoint.dialects import DIALECTS, KEYS, recognise
+from drafters.checkpoint.homes import Homes
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
 from scripts.make_tiny_drafter import Json

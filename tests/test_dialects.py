@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drafters.reading import identity, read_drafter
+from drafters.checkpoint.reading import identity, read_drafter
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY
 from tests.dialects import KINDS, PAIRS, WRITERS, family, options_of, write_as

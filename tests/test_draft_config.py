@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drafters.config import LayerAttention
-from drafters.reading import read_drafter
+from drafters.checkpoint.config import LayerAttention
+from drafters.checkpoint.reading import read_drafter
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.drafters import Change, drafter, own, sliding, top
 

@@ -11,7 +11,7 @@ from builder.cli import main
 from builder.drafter import Drafter, settle
 from builder.drafter_cost import DrafterCost
 from builder.options import BuildOptions
-from drafters.config import DFlash2, DrafterConfig, DSpark, LayerAttention
+from drafters.checkpoint.config import DFlash2, DrafterConfig, DSpark, LayerAttention
 from draftsmith.validation.engine import run_engine
 from draftsmith.validation.widen import widen
 from onnxkit.errors import ExportError

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from drafters.reading import read_drafter
+from drafters.checkpoint.reading import read_drafter
 from draftsmith.validation.draft_session import DraftSession, Turn
 from draftsmith.validation.drafter_reference import Request, draft, extend, load_drafter
 from draftsmith.validation.widen import widen

@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from drafters.config import DrafterConfig, DSpark
-from drafters.dialects import KEYS
-from drafters.names import canonical
-from drafters.reading import read_drafter
-from drafters.refused import REFUSED
+from drafters.checkpoint.config import DrafterConfig, DSpark
+from drafters.checkpoint.dialects import KEYS
+from drafters.checkpoint.names import canonical
+from drafters.checkpoint.reading import read_drafter
+from drafters.checkpoint.refused import REFUSED
 from onnxkit.errors import ExportError
 from onnxkit.key_table import Use
 from onnxkit.weights.checkpoint import Checkpoint

@@ -16,10 +16,10 @@ import torch
 
 from builder.export import export as run_export
 from builder.options import BuildOptions
-from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark
-from drafters.dialects import DIALECTS
-from drafters.mask_row import MASK_FILE
-from drafters.reading import identity, read_drafter
+from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark
+from drafters.checkpoint.dialects import DIALECTS
+from drafters.checkpoint.mask_row import MASK_FILE
+from drafters.checkpoint.reading import identity, read_drafter
 from draftsmith.cli import main
 from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon

@@ -24,8 +24,8 @@ from torch.nn.functional import silu
 from transformers import Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark, LayerAttention
-from drafters.names import canonical
+from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark, LayerAttention
+from drafters.checkpoint.names import canonical
 from onnxkit.layers.rotary import Rotary
 
 Tensor = torch.Tensor

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from builder.qwen35.names import EMBEDDING, HEAD
-from drafters.config import DFlash2
+from drafters.checkpoint.config import DFlash2
 from draftsmith.validation.draft_session import DraftSession, Turn
 from draftsmith.validation.drafter_reference import (
     ReferenceDrafter,

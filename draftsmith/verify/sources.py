@@ -16,10 +16,10 @@ import torch
 from builder.drafter import sharing
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
-from drafters import conventions
-from drafters.config import DrafterConfig
-from drafters.conventions import NORMED, RAW
-from drafters.reading import identity, read_identified
+from drafters.checkpoint import conventions
+from drafters.checkpoint.config import DrafterConfig
+from drafters.checkpoint.conventions import NORMED, RAW
+from drafters.checkpoint.reading import identity, read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
 from draftsmith.validation.session import Array

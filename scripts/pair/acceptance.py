@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drafters.reading import read_drafter
+from drafters.checkpoint.reading import read_drafter
 from draftsmith.validation.drafter_reference import ReferenceDrafter, Request, draft, extend, load_drafter
 from draftsmith.validation.reference import load_reference, operator_epsilon
 from onnxkit.weights.checkpoint import Checkpoint

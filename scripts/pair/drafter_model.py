@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 
-from drafters.config import DFlash2, DrafterConfig, DSpark
+from drafters.checkpoint.config import DFlash2, DrafterConfig, DSpark
 
 
 @dataclass(frozen=True)

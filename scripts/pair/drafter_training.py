@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from drafters.config import DrafterConfig
-from drafters.reading import read_drafter
+from drafters.checkpoint.config import DrafterConfig
+from drafters.checkpoint.reading import read_drafter
 from draftsmith.validation.drafter_reference import Request, block_hidden, draft, extend, load_drafter
 from onnxkit.weights.checkpoint import Checkpoint
 from scripts.make_tiny_drafter import Json, make_config, make_tensors, write

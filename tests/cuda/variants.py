@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from drafters.mask_row import MASK_FILE
+from drafters.checkpoint.mask_row import MASK_FILE
 from tests.checkpoints import TINY, Json, text_only, text_only_names, tie, variant, without_head, yarn
 from tests.cuda.shapes import RELEASES, Heads, write_target, write_wide_drafter
 from tests.dialects import PAIRS, options_of, with_sinks, write_as

@@ -5,7 +5,7 @@ Its ``num_target_layers`` counts taps. Where it counts the target's layers, anot
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect
+from drafters.checkpoint.dialects.dialect import Dialect
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Use, without_effect
 

@@ -5,7 +5,7 @@ Trained from scratch, a drafter carries a copy of the target's embedding.
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect
+from drafters.checkpoint.dialects.dialect import Dialect
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Use, without_effect
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect, any_key, architecture
+from drafters.checkpoint.dialects.dialect import Dialect, any_key, architecture
 from onnxkit.json_object import JsonObject
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import GraphBuilder
 
-from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark
-from drafters.dflash import DFlashDrafter
-from drafters.dflash2 import DFlash2Drafter
-from drafters.drafter import BlockDrafter, DrafterOptions, declare_inputs
-from drafters.dspark import DSparkDrafter
+from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark
+from drafters.graph.dflash import DFlashDrafter
+from drafters.graph.dflash2 import DFlash2Drafter
+from drafters.graph.drafter import BlockDrafter, DrafterOptions, declare_inputs
+from drafters.graph.dspark import DSparkDrafter
 from onnxkit.layers.graph import IR_VERSION, empty_graph
 
 DRAFTERS: dict[type, type[DFlashDrafter | DFlash2Drafter | DSparkDrafter]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from drafters.mask_row import MaskRow
+from drafters.checkpoint.mask_row import MaskRow
 from onnxkit.layers.rotary import Rotary
 
 

@@ -6,8 +6,8 @@ transformers no longer writes (``rope_scaling``, ``torch_dtype``), and none that
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect, any_key
-from drafters.keys import DFLASH, DSPARK
+from drafters.checkpoint.dialects.dialect import Dialect, any_key
+from drafters.checkpoint.keys import DFLASH, DSPARK
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import without_effect
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from drafters import conventions
-from drafters.config import DFlash, DFlash2, DrafterConfig, DSpark
-from drafters.dialects import KEYS, recognise
-from drafters.dialects.dialect import Dialect
-from drafters.heads import markov_head
-from drafters.homes import Homes
-from drafters.identify import TITLES, kind_and_reason
-from drafters.keys import DFLASH, DFLASH2, DSPARK
-from drafters.mask_row import MASK_FILE, read_mask_row
-from drafters.names import DraftNames, draft_names, tensor
+from drafters.checkpoint import conventions
+from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark
+from drafters.checkpoint.dialects import KEYS, recognise
+from drafters.checkpoint.dialects.dialect import Dialect
+from drafters.checkpoint.heads import markov_head
+from drafters.checkpoint.homes import Homes
+from drafters.checkpoint.identify import TITLES, kind_and_reason
+from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.mask_row import MASK_FILE, read_mask_row
+from drafters.checkpoint.names import DraftNames, draft_names, tensor
 from onnxkit.errors import ExportError
 from onnxkit.json_object import disagreement
 from onnxkit.key_table import one_of, refusal, refuse_values, short

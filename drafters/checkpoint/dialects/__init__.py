@@ -5,9 +5,9 @@ Who made a checkpoint is decided by the tensors first, where a name is one produ
 
 from __future__ import annotations
 
-from drafters.dialects import automodel, deepspec, modelopt, specforge, speculators, torchspec, verl, zlab
-from drafters.dialects.dialect import Dialect
-from drafters.keys import COMMON
+from drafters.checkpoint.dialects import automodel, deepspec, modelopt, specforge, speculators, torchspec, verl, zlab
+from drafters.checkpoint.dialects.dialect import Dialect
+from drafters.checkpoint.keys import COMMON
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import table
 

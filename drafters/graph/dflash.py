@@ -9,10 +9,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder
 
-from drafters.backbone import DraftLayer
-from drafters.config import DFlash, DrafterConfig
-from drafters.drafter import BlockDrafter, DrafterOptions, scaled_and_capped
-from drafters.lattice import Candidates
+from drafters.checkpoint.config import DFlash, DrafterConfig
+from drafters.graph.backbone import DraftLayer
+from drafters.graph.drafter import BlockDrafter, DrafterOptions, scaled_and_capped
+from drafters.graph.lattice import Candidates
 
 
 class DFlashDrafter(BlockDrafter):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from drafters.config import DSpark
-from drafters.homes import Homes
-from drafters.names import DraftNames, tensor
+from drafters.checkpoint.config import DSpark
+from drafters.checkpoint.homes import Homes
+from drafters.checkpoint.names import DraftNames, tensor
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 

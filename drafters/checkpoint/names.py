@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drafters.dialects import DIALECTS
+from drafters.checkpoint.dialects import DIALECTS
 from onnxkit.errors import ExportError, listed
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.safetensors_file import StoredTensor, same_bytes

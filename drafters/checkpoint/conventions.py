@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from drafters.config import LayerAttention
-from drafters.dialects.dialect import Dialect
-from drafters.homes import Homes, rope_view
-from drafters.keys import DSPARK
+from drafters.checkpoint.config import LayerAttention
+from drafters.checkpoint.dialects.dialect import Dialect
+from drafters.checkpoint.homes import Homes, rope_view
+from drafters.checkpoint.keys import DSPARK
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.layers.rotary import Rotary

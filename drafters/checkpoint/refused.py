@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drafters.dialects.dialect import architecture
-from drafters.names import DraftNames
+from drafters.checkpoint.dialects.dialect import architecture
+from drafters.checkpoint.names import DraftNames
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject
 from onnxkit.weights.checkpoint import Checkpoint

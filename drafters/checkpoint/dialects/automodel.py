@@ -5,7 +5,7 @@ It captures the target's layers by hooks on them, so that a tap on the last one 
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect, architecture
+from drafters.checkpoint.dialects.dialect import Dialect, architecture
 from onnxkit.json_object import JsonObject
 
 ARCHITECTURES = ("Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel")

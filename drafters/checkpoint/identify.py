@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from drafters.dialects.deepspec import ARCHITECTURE as DEEPSPEC
-from drafters.dialects.dialect import architecture
-from drafters.keys import DFLASH, DFLASH2, DSPARK
-from drafters.names import DraftNames, draft_names
-from drafters.refused import refuse_known
+from drafters.checkpoint.dialects.deepspec import ARCHITECTURE as DEEPSPEC
+from drafters.checkpoint.dialects.dialect import architecture
+from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.names import DraftNames, draft_names
+from drafters.checkpoint.refused import refuse_known
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject
 from onnxkit.weights.checkpoint import Checkpoint

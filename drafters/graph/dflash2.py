@@ -8,11 +8,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from drafters.backbone import Cache, DraftLayer, Rows
-from drafters.config import DFlash2, DrafterConfig, LayerAttention
-from drafters.convolution import BlockTables, GroupedConvolution
-from drafters.drafter import BODY, BlockDrafter, DrafterOptions, scaled_and_capped
-from drafters.lattice import Candidates
+from drafters.checkpoint.config import DFlash2, DrafterConfig, LayerAttention
+from drafters.graph.backbone import Cache, DraftLayer, Rows
+from drafters.graph.convolution import BlockTables, GroupedConvolution
+from drafters.graph.drafter import BODY, BlockDrafter, DrafterOptions, scaled_and_capped
+from drafters.graph.lattice import Candidates
 from onnxkit.layers.basic import Linear, Style
 from onnxkit.layers.graph import F32
 from onnxkit.weights.parameters import Weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from drafters.keys import BACKBONE_SECTION, NESTED_SECTION, OWN_SECTIONS, SECTIONS, SHAPING_SECTIONS
+from drafters.checkpoint.keys import BACKBONE_SECTION, NESTED_SECTION, OWN_SECTIONS, SECTIONS, SHAPING_SECTIONS
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.key_table import Table, Use, refuse_unknown, same, short, unknown_notes
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from drafters.backbone import DraftLayer
-from drafters.config import DrafterConfig, DSpark
-from drafters.drafter import BODY, BlockDrafter, DrafterOptions
-from drafters.lattice import Candidates
+from drafters.checkpoint.config import DrafterConfig, DSpark
+from drafters.graph.backbone import DraftLayer
+from drafters.graph.drafter import BODY, BlockDrafter, DrafterOptions
+from drafters.graph.lattice import Candidates
 from onnxkit.layers.basic import Embedding, Style
 from onnxkit.layers.graph import F32
 from onnxkit.weights.parameters import Weight

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from drafters.config import DrafterConfig, LayerAttention
+from drafters.checkpoint.config import DrafterConfig, LayerAttention
 from onnxkit.layers.basic import CONTRIB, Linear, NormWeight, ResidualNorm, StackedLinear, Style, whole
 from onnxkit.layers.mlp import MLP
 from onnxkit.weights.parameters import Weight

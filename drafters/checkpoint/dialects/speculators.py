@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drafters.dialects.dialect import Dialect, any_key
-from drafters.keys import DFLASH2, DSPARK
+from drafters.checkpoint.dialects.dialect import Dialect, any_key
+from drafters.checkpoint.keys import DFLASH2, DSPARK
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import without_effect
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drafters.dialects.dialect import Dialect, architecture
+from drafters.checkpoint.dialects.dialect import Dialect, architecture
 from onnxkit.json_object import JsonObject
 
 ARCHITECTURE = "Qwen3DSparkModel"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder, nn
 
-from drafters.backbone import Cache, DraftLayer, Rows
-from drafters.config import DrafterConfig
-from drafters.lattice import Candidates, candidates, scored, unary_scores
+from drafters.checkpoint.config import DrafterConfig
+from drafters.graph.backbone import Cache, DraftLayer, Rows
+from drafters.graph.lattice import Candidates, candidates, scored, unary_scores
 from onnxkit.layers.basic import Linear, ResidualNorm, RMSNorm, Style, cast
 from onnxkit.layers.graph import BF16, F32, I32, I64, Outputs, Type
 from onnxkit.layers.rotary import RotaryTables

@@ -1,0 +1,1 @@
+"""A drafter's graph: the backbone that all kinds share, and one module for each kind."""
