@@ -323,7 +323,9 @@ def _dtype_note(checkpoint: Checkpoint, names: StoredNames) -> Sequence[str]:
     known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
     if declared is None or known.get(declared, stored) == stored:
         return ()
-    return (f"weights: config.json says {declared}, the tensors are {DTYPES[stored].name.lower()}; the tensors count",)
+    return (
+        f"weights: config.json says {declared}, the tensors are {ir.DataType.from_numpy(DTYPES[stored]).name.lower()}; the tensors count",
+    )
 
 
 def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:

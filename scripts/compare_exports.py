@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.checkpoints import TINY, text_only, text_only_names, tie, variant, without_head, yarn
-from tests.cuda.variants import VARIANTS, Maker
+from tests.cuda.variants import VARIANTS, Maker, Variant
 
 REPOSITORY = Path(__file__).parent.parent
 Hashes = dict[str, dict[str, str]]  # of every file of every export
@@ -104,12 +104,16 @@ def main() -> int:
 
 def prepare(work: Path, part: str) -> dict[str, tuple[str, list[str]]]:
     """Make the checkpoints; by the name of each export, its folder and the command's arguments."""
-    jobs = {}
-    cuda = [(str(v), "cuda", ("use_paged_attention=true", *v.options), v) for v in VARIANTS]
-    for name, provider, extra, export in [*cuda, *((str(d), d.provider, d.options, d) for d in dense())]:
+    jobs: dict[str, tuple[str, list[str]]] = {}
+    packed = ("use_paged_attention=true",)
+    exports: list[tuple[Variant | Dense, str, tuple[str, ...]]] = [(v, "cuda", packed + v.options) for v in VARIANTS]
+    exports += [(d, d.provider, d.options) for d in dense()]
+    for export, provider, extra in exports:
+        name = str(export)
         if part not in name:
             continue
         folder = work / f"{len(jobs):03}"
+        folder.mkdir()
         target = export.target(folder / "target") if export.target else TINY
         drafter = getattr(export, "drafter", None)
         extra = (*extra, f"drafter_path={drafter(folder / 'drafter')}") if drafter else extra

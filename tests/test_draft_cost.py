@@ -15,7 +15,7 @@ from drafters.checkpoint.config import DFlash2, DrafterConfig, DSpark, LayerAtte
 from draftsmith.validation.engine import run_engine
 from draftsmith.validation.widen import widen
 from onnxkit.errors import ExportError
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from builder.qwen35.keys import check_keys
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject, disagreement
-from onnxkit.layers.rotary import Rotary
-from onnxkit.layers.rotary_config import read_rotary
+from onnxkit.rotary import Rotary
+from onnxkit.rotary_config import read_rotary
 
 LINEAR, FULL = "linear_attention", "full_attention"
 

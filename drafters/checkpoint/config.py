@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from drafters.checkpoint.mask_row import MaskRow
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 
 
 @dataclass(frozen=True)

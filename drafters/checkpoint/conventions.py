@@ -11,8 +11,8 @@ from drafters.checkpoint.homes import Homes, rope_view
 from drafters.checkpoint.keys import DSPARK
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject, disagreement
-from onnxkit.layers.rotary import Rotary
-from onnxkit.layers.rotary_config import read_rotary
+from onnxkit.rotary import Rotary
+from onnxkit.rotary_config import read_rotary
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 RAW, NORMED = "raw", "normed"

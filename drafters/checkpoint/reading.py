@@ -21,7 +21,7 @@ from drafters.checkpoint.names import DraftNames, draft_names, tensor
 from onnxkit.errors import ExportError
 from onnxkit.json_object import disagreement
 from onnxkit.key_table import one_of, refusal, refuse_values, short
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.safetensors_file import read_floats, read_integers
 

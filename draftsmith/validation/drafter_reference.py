@@ -26,7 +26,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark, LayerAttention
 from drafters.checkpoint.names import canonical
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 
 Tensor = torch.Tensor
 

@@ -95,7 +95,7 @@ def _find(checkpoint: Checkpoint, name: str, rows: Rows, parameter: Weight, prob
     if stored.shape != expected:
         problems.misshapen.append(f"{name}: {list(stored.shape)}, not {list(expected)}")
         return None
-    if stored.dtype not in DTYPES or (DTYPES[stored.dtype] == I64) != (parameter.dtype == I64):
+    if stored.dtype not in DTYPES or (stored.dtype == "I64") != (parameter.dtype == I64):
         problems.mistyped.append(f"{name}: {stored.dtype}")
         return None
     return stored
@@ -108,7 +108,7 @@ def _weight(parameter: Weight, stored: list[StoredTensor], allow_nonfinite: bool
     if parameter.stored_shape:
         stored = [replace(tensor, shape=parameter.dims) for tensor in stored]
     pieces = [(tensor, rows) for tensor, source in zip(stored, parameter.sources, strict=True) for rows in source.taken]
-    unchanged = [math is None and DTYPES[tensor.dtype] == dtype for tensor, _ in pieces]
+    unchanged = [math is None and ir.DataType.from_numpy(DTYPES[tensor.dtype]) == dtype for tensor, _ in pieces]
     if allow_nonfinite and len(pieces) == 1 and unchanged[0]:
         return byte_range(*pieces[0], name)  # which onnx_ir copies in the kernel where it can
     writers: list[Writer] = [

@@ -94,7 +94,7 @@ def byte_range(stored: StoredTensor, rows: tuple[int, int], name: str) -> ir.Ext
         stored.path.absolute(),
         stored.offset + start * row_bytes,
         (stop - start) * row_bytes,
-        DTYPES[stored.dtype],
+        ir.DataType.from_numpy(DTYPES[stored.dtype]),
         shape=ir.Shape([stop - start, *stored.shape[1:]] if stored.shape else []),
         name=name,
     )
@@ -136,7 +136,7 @@ def converted(
 
 def _blocks(stored: StoredTensor, piece: ir.ExternalTensor) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
     """The values of a piece as they are stored, block by block, each with the index of its first one in the tensor."""
-    source = np.dtype(DTYPES[stored.dtype].numpy())
+    source = DTYPES[stored.dtype]
     elements = int(np.prod(piece.shape.numpy(), dtype=np.int64))
     first = ((piece.offset or 0) - stored.offset) // source.itemsize
     with stored.path.open("rb") as data:
