@@ -21,8 +21,9 @@ from drafters.graph.build import build_drafter
 from drafters.graph.drafter import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.safetensors_file import same_bytes
+from onnxkit.weights.tensor_plan import TensorPlan
 
 # Drafts that the Engine takes in one step, whatever is configured.
 ENGINE_DRAFTS = 7
@@ -285,16 +286,17 @@ def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
     return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
 
 
-def plan_drafter(drafter: Drafter, options: DrafterOptions, *, allow_nonfinite: bool = False) -> ir.Model:
-    """The drafter's graph, every initializer but the shared ones with its tensor.
+def plan_drafter(
+    drafter: Drafter, options: DrafterOptions, *, allow_nonfinite: bool = False
+) -> tuple[ir.Model, TensorPlan]:
+    """The drafter's graph, and what its initializers are made of.
 
     Raises:
         ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
     """
-    model, module = build_drafter(drafter.config, options)
-    names = draft_names(drafter.checkpoint)
-    plan_tensors(module, drafter.checkpoint, names, allow_nonfinite=allow_nonfinite)
-    return model
+    model, _ = build_drafter(drafter.config, options)
+    names, left_out = draft_names(drafter.checkpoint), dict.fromkeys(drafter.checkpoint.claimed, "")
+    return model, plan_tensors(model.graph, drafter.checkpoint, names, left_out, allow_nonfinite=allow_nonfinite)
 
 
 def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[str]:
@@ -319,4 +321,4 @@ def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[
             f"drafter: it was made for {trained} positions, the context has {context_length}; beyond the former its "
             "drafts may be poor"
         )
-    return [*found, *(f"drafter: {note}" for note in (*config.notes, *drafter.checkpoint.index_notes()))]
+    return [*found, *(f"drafter: {note}" for note in config.notes)]

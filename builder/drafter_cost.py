@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from builder.drafter import MAX_BATCH_SIZE, POOL_LIMIT, Drafter
 from builder.qwen35.config import FULL, TargetConfig
-from builder.sizes import readable
 from onnxkit.errors import ExportError
+from onnxkit.sizes import readable
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from builder.runtime_config import (
     stop_ids,
     target_genai_config,
 )
-from builder.sizes import readable
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
 from drafters.checkpoint.conventions import NORMED, RAW
 from drafters.graph.drafter import DrafterOptions
@@ -40,11 +39,13 @@ from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError
 from onnxkit.layers.basic import Style
+from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.safetensors_file import DTYPES
-from onnxkit.weights.save import external_bytes, progress_bar, save, shared_parameters, stored_tensors
+from onnxkit.weights.save import progress_bar, save, stored_tensors
+from onnxkit.weights.tensor_plan import Disposition, TensorPlan
 
 MODEL_FILE = "model.onnx"
 
@@ -84,7 +85,8 @@ class Plan:
 
     Attributes:
         options: The request, with all that follows from the checkpoints filled in.
-        model: The target's graph, every initializer with its tensor.
+        model: The target's graph.
+        tensors: What becomes of every tensor of it, and of its checkpoint.
         config: ``genai_config.json``, but for where shared tensors lie.
         tokenizer: The tokenizer's files.
         notes: What the user should know, a line each.
@@ -93,6 +95,7 @@ class Plan:
 
     options: BuildOptions
     model: ir.Model
+    tensors: TensorPlan
     config: GenaiConfig
     tokenizer: TokenizerFiles
     notes: tuple[str, ...]
@@ -106,12 +109,17 @@ class Plan:
 
     def weights(self) -> int:
         """Bytes of weights that will be written."""
-        return sum(map(external_bytes, self.models))
+        return sum(plan.external_bytes for plan in self.tensor_plans)
 
     @property
-    def models(self) -> list[ir.Model]:
-        """The target's graph, and the drafter's where there is one."""
-        return [self.model, *([self.drafter.model] if self.drafter else [])]
+    def tensor_plans(self) -> list[TensorPlan]:
+        """The target's, and the drafter's where there is one."""
+        return [self.tensors, *([self.drafter.tensors] if self.drafter else [])]
+
+    def hollow(self) -> Plan:
+        """The same build without its weights: what would be written can be looked at without writing gigabytes."""
+        drafter = replace(self.drafter, tensors=self.drafter.tensors.hollow()) if self.drafter else None
+        return replace(self, tensors=self.tensors.hollow(), drafter=drafter)
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,7 @@ class DrafterPlan:
     """A drafter's part of a build."""
 
     model: ir.Model
+    tensors: TensorPlan
     cost: DrafterCost
 
 
@@ -146,7 +155,7 @@ def export(options: BuildOptions) -> Report:
 
 def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
     """Write all files of a planned build to an empty folder: the same plan, the same bytes. Gives their sizes."""
-    save(build.model, folder / MODEL_FILE, progress)
+    save(build.model, folder / MODEL_FILE, build.tensors, progress)
     config = _save_drafter(build, folder, progress) if build.drafter else build.config
     (folder / LAST).write_text(config.to_json(), encoding="utf-8")
     build.tokenizer.write(folder)
@@ -156,11 +165,9 @@ def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = 
 def _save_drafter(plan: Plan, staging: Path, progress: Callable[[int], object] | None) -> GenaiConfig:
     """Write the drafter beside the target, whose data file it refers to; gives the configuration that says so."""
     assert plan.drafter is not None and plan.config.model.drafter is not None
-    graph = plan.drafter.model.graph
-    shared = stored_tensors(staging / MODEL_FILE, [str(value.name) for value in shared_parameters(plan.drafter.model)])
-    for name, tensor in shared.items():
-        graph.initializers[name].const_value = tensor
-    save(plan.drafter.model, staging / plan.config.model.drafter.filename, progress, kept=shared)
+    shared = stored_tensors(staging / MODEL_FILE, plan.drafter.tensors.shared)
+    path = staging / plan.config.model.drafter.filename
+    save(plan.drafter.model, path, plan.drafter.tensors, progress, shared)
     return plan.config.sharing(shared_initializers(shared.values()))
 
 
@@ -189,8 +196,8 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
         options = settle(options, drafter, context_length, page_size)
     options = _settled_taps(options, config)
     target = _target_options(options, config, names, context_length, page_size)
-    model, module = (build_packed if options.use_paged_attention else build_dense)(config, target)
-    plan_tensors(module, checkpoint, names, allow_nonfinite=options.allow_nonfinite)
+    model, _ = (build_packed if options.use_paged_attention else build_dense)(config, target)
+    tensors = plan_tensors(model.graph, checkpoint, names, names.left_out, allow_nonfinite=options.allow_nonfinite)
     generation = generation_config(checkpoint)
     section = drafter_section(drafter, options, context_length) if drafter else None
     genai = target_genai_config(config, options, target, generation, MODEL_FILE, section)
@@ -199,12 +206,12 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
     notes = [
         *names.notes,
         *_dtype_note(checkpoint, names),
-        *checkpoint.index_notes(),
+        *tensors.index_notes(),
         *tokenizer.notes,
         *stop_notes(checkpoint, stop_ids(config, generation)),
         *search_notes(generation, drafter is not None),
     ]
-    build = Plan(options, model, genai, tokenizer, tuple(notes), checkpoint)
+    build = Plan(options, model, tensors, genai, tokenizer, tuple(notes), checkpoint)
     return _with_drafter(build, drafter, target, config) if drafter else build
 
 
@@ -218,13 +225,13 @@ def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: T
         embedding=EMBEDDING,
         head=EMBEDDING if target.tied else HEAD,
     )
-    model = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
+    model, tensors = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
     assert plan.config.model.drafter is not None and options.max_batch_size is not None
     check_names(plan.config.model.drafter, model.graph)
     cost = DrafterCost(
         drafter,
-        own=external_bytes(model),
-        shared=sum(shared.byte_count for shared in shared_parameters(model)),
+        own=tensors.external_bytes,
+        shared=tensors.byte_count(Disposition.SHARED),
         target_token=target_token_bytes(config),
         page_size=target.page_size,
         pages=drafter.ring_pages(target.context_length, target.page_size),
@@ -232,7 +239,8 @@ def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: T
     )
     cost.check_blocks(options.num_blocks)
     notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
-    return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(target.context_length)))
+    notes += [f"drafter: {note}" for note in tensors.index_notes()]
+    return replace(plan, drafter=DrafterPlan(model, tensors, cost), notes=(*notes, *cost.note(target.context_length)))
 
 
 def _target_options(
@@ -323,9 +331,8 @@ def _dtype_note(checkpoint: Checkpoint, names: StoredNames) -> Sequence[str]:
     known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
     if declared is None or known.get(declared, stored) == stored:
         return ()
-    return (
-        f"weights: config.json says {declared}, the tensors are {ir.DataType.from_numpy(DTYPES[stored]).name.lower()}; the tensors count",
-    )
+    found = ir.DataType.from_numpy(DTYPES[stored]).name.lower()
+    return (f"weights: config.json says {declared}, the tensors are {found}; the tensors count",)
 
 
 def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -26,7 +27,8 @@ from onnxkit.key_table import Key, Table, Use, one_of, short
 from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
+from onnxkit.weights.tensor_plan import TensorPlan
 
 # Stands for the block of a drafter whose config does not say it: only an export must know.
 _ANY_BLOCK = 2
@@ -64,10 +66,8 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"  {'text model':<24} {names.prefix or '(no prefix)'}*; the head is {names.head}"
     yield from _notes(names.notes)
     style = Style(BF16)
-    _, module = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
-    plan_tensors(module, checkpoint, names)
-    yield from _notes(tuple(checkpoint.index_notes()))
-    yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
+    model, _ = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
+    yield from _tensors(checkpoint, plan_tensors(model.graph, checkpoint, names, names.left_out))
 
 
 def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
@@ -85,9 +85,20 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
         name, stored = next(iter(renamed.items()))
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
-    plan_drafter(Drafter(checkpoint, config, config.block_size), DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD))
-    yield from _notes(tuple(checkpoint.index_notes()))
+    graph_options = DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD)
+    _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size), graph_options)
+    yield from _tensors(checkpoint, plan)
+
+
+def _tensors(checkpoint: Checkpoint, plan: TensorPlan) -> Iterator[str]:
+    """What becomes of each stored tensor in an export in bf16."""
+    yield from _notes(tuple(plan.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
+    taken = Counter(made.fate for made in plan.initializers.values() for _ in made.sources)
+    for fate, count in taken.items():
+        yield f"  {count:>5} {fate}"
+    for reason, count in Counter(plan.left_out.values()).items():
+        yield f"  {count:>5} left out: {reason}"
 
 
 def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:

@@ -20,7 +20,6 @@ from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.widen import widen_graph
 from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.save import save, shared_parameters
 from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import PREFIX, TINY
 
@@ -97,17 +96,19 @@ def alone(
     config = read_drafter(checkpoint, 4)
     shortened = config.shortened(drafts) if drafts else config
     names = ("model.embed_tokens.weight", "model.embed_tokens.weight" if tied else "lm_head.weight")
-    model = plan_drafter(
+    model, plan = plan_drafter(
         Drafter(checkpoint, shortened, config.block_size), DrafterOptions(dtype, 1200 - config.block_size, page, *names)
     )
     tables = [target_table("embedding"), target_table("embedding" if tied else "head")]
     rounded = [table.to(torch.float16 if dtype == ir.DataType.FLOAT16 else torch.bfloat16).float() for table in tables]
-    for shared in shared_parameters(model):
-        value = rounded[names.index(str(shared.name))]
-        shared.const_value = ir.Tensor(value.numpy(), name=shared.name)
-        shared.type = ir.TensorType(ir.DataType.FLOAT)
+    for name, value in model.graph.initializers.items():
+        value.const_value = plan.initializers[name].tensor
+    for name in plan.shared:
+        value = model.graph.initializers[name]
+        value.const_value = ir.Tensor(rounded[names.index(name)].numpy(), name=name)
+        value.type = ir.TensorType(ir.DataType.FLOAT)
     widen_graph(model.graph)
     lower_graph(model)
     out.mkdir()
-    save(model, out / "drafter.onnx")
+    ir.save(model, out / "drafter.onnx", external_data="drafter.onnx.data")
     return Alone(out / "drafter.onnx", shortened, load_drafter(folder, shortened, rounded[0], rounded[1]))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript import nn
 
 from builder.export import DTYPE_OF
 from builder.qwen35.borders import TargetOptions
@@ -28,7 +27,7 @@ from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.limits import limits
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.safetensors_file import StoredTensor, read_header
 from onnxkit.weights.sources import Sources
 from scripts.make_tiny_drafter import Tensors
@@ -73,8 +72,9 @@ def checkpoint(config: Json, headers: Headers) -> Checkpoint:
 
 
 @cache
-def _drafter_module(config: DrafterConfig) -> nn.Module:
-    return build_drafter(config, DrafterOptions(BF16, 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared"))[1]
+def _drafter_graph(config: DrafterConfig) -> ir.Graph:
+    options = DrafterOptions(BF16, 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
+    return build_drafter(config, options)[0].graph
 
 
 def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Outcome:
@@ -85,16 +85,16 @@ def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Ou
         plain = replace(read, notes=())
         if len(plain.layers) > 4 or plain.hidden_size > 1024 or plain.block_size > 64:
             return Outcome(plain, read.notes)  # a graph of this size is not worth its time; its shapes fit nothing
-        plan_tensors(_drafter_module(plain), made, draft_names(made))
+        plan_tensors(_drafter_graph(plain), made, draft_names(made), dict.fromkeys(made.claimed, ""))
     except ExportError as error:
         return Outcome(error=str(error))
     return Outcome(plain, read.notes)
 
 
 @cache
-def _target_module(config: TargetConfig, tied: bool) -> nn.Module:
+def _target_graph(config: TargetConfig, tied: bool) -> ir.Graph:
     options = TargetOptions(64, True, False, tied, Style(DTYPE_OF["bf16"]), (), 16, 0)
-    return build_packed(config, options)[1]
+    return build_packed(config, options)[0].graph
 
 
 def plan_target(config: Json, headers: Headers) -> Outcome:
@@ -106,7 +106,7 @@ def plan_target(config: Json, headers: Headers) -> Outcome:
         plain = replace(read, notes=())
         if len(plain.layer_types) > 16 or plain.hidden_size > 1024:
             return Outcome(plain, names.notes)
-        plan_tensors(_target_module(replace(plain, eos_token_ids=()), names.tied), made, names)
+        plan_tensors(_target_graph(replace(plain, eos_token_ids=()), names.tied), made, names, names.left_out)
     except ExportError as error:
         return Outcome(error=str(error))
     return Outcome((plain, names.tied), names.notes)

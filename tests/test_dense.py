@@ -22,7 +22,7 @@ from draftsmith.validation.session import Array
 from draftsmith.validation.widen import widen
 from onnxkit.layers.basic import Style
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.save import save
 from tests.checkpoints import (
     PREFIX,
@@ -198,12 +198,12 @@ def test_without_stacking_every_projection_is_a_stored_tensor(tmp_path: Path, re
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
     style = Style(ir.DataType.FLOAT, stacked=False)
-    model, module = build_dense(config, TargetOptions(128, False, False, False, style))
-    plan_tensors(module, checkpoint, names)
+    model, _ = build_dense(config, TargetOptions(128, False, False, False, style))
+    plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:
         if name.endswith("proj.weight"):
             assert names(name) in checkpoint.tensors
-    save(model, tmp_path / "model.onnx")
+    save(model, tmp_path / "model.onnx", plan)
     assert largest_error(tmp_path, reference) < LIMIT
 
 

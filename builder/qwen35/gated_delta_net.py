@@ -10,7 +10,7 @@ from onnxscript import OpBuilder, nn
 from builder.qwen35.config import LinearAttentionConfig, TargetConfig
 from builder.qwen35.layout import DeltaState, DenseRun, PackedRun
 from onnxkit.layers.basic import CONTRIB, L2Norm, Linear, StackedLinear, Style, cast, whole
-from onnxkit.weights.parameters import NEG_EXP, Rows, Weight
+from onnxkit.weights.parameters import NEG_EXP, Rows, Source, Weight
 
 F32 = ir.DataType.FLOAT
 
@@ -90,7 +90,8 @@ class DenseGatedDeltaNet(nn.Module):
         self.projections = _projections(config, style)
         self.conv1d = CausalConv(sizes.conv_channels, sizes.kernel, style)
         self.dt_bias = Weight("dt_bias", [sizes.value_heads], F32)
-        self.decay_scale = Weight("decay_scale", [sizes.value_heads], F32, [Rows("A_log", sizes.value_heads)], NEG_EXP)
+        decay = Source((Rows("A_log", sizes.value_heads),), transform=NEG_EXP)
+        self.decay_scale = Weight("decay_scale", [sizes.value_heads], F32, decay)
         self.l2_norm = L2Norm(sizes.key_dim, L2_EPSILON)
         self.norm = GatedNorm(sizes.value_dim, config.rms_norm_eps, style)
         self.out_proj = Linear(sizes.value_width, config.hidden_size, style)

@@ -9,7 +9,7 @@ from onnxscript import OpBuilder, nn
 
 from onnxkit.layers.basic import Linear, Style
 from onnxkit.layers.graph import BF16
-from onnxkit.weights.parameters import Weight
+from onnxkit.weights.parameters import Rows, Source, Weight
 
 
 class BlockTables(nn.Module):
@@ -49,7 +49,8 @@ class GroupedConvolution(nn.Module):
             group,
         )
         shape = [2 * taps, self.groups, group]
-        self.base_kernel = Weight("base_kernel", shape, style.dtype, stored_shape=(2, taps, hidden_size))
+        stored = Source((Rows("base_kernel", 2),), (taps, hidden_size))
+        self.base_kernel = Weight("base_kernel", shape, style.dtype, stored)
         self.kernel_projection = Linear(hidden_size, 2 * taps * self.groups, style)
 
     def forward(self, op: OpBuilder, x: ir.Value, tables: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:

@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from builder.sizes import readable
 from draftsmith.report import pictures
 from draftsmith.report.memory import plan_of, weights_of
 from draftsmith.speculate import Acceptance
@@ -15,6 +14,7 @@ from draftsmith.verify.checks import SENTENCES, Results, Verdict
 from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.machine import unwritable
 from onnxkit import __version__
+from onnxkit.sizes import readable
 from onnxkit.text import escaped
 
 STYLE = """

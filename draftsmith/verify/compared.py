@@ -22,8 +22,7 @@ from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder, Graph
 from draftsmith.verify.protos import json_differences, message_differences
 from onnxkit.errors import ExportError
 from onnxkit.json_object import load_json
-from onnxkit.weights.parameters import Shared
-from onnxkit.weights.save import external_bytes, progress_bar
+from onnxkit.weights.save import progress_bar
 
 # Files that the runtime reads beside the configuration and the graphs.
 _READ = {*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG}
@@ -78,11 +77,10 @@ class _Against:
 def weight_faults(export: ExportFolder, build: Plan, folder: Path) -> WeightFaults:
     """Compare each initializer, as the graph reads it, with the bytes that the plan gives, a block at a time."""
     result = WeightFaults()
-    targets = build.model.graph.initializers
-    with progress_bar(sum(map(external_bytes, build.models)), "Comparing weights") as progress:
-        for graph, model in zip(export.graphs, build.models, strict=False):
-            for name, value in model.graph.initializers.items():
-                wanted = targets[name].const_value if isinstance(value, Shared) else value.const_value
+    with progress_bar(build.weights(), "Comparing weights") as progress:
+        for graph, plan in zip(export.graphs, build.tensor_plans, strict=False):
+            for name, planned in plan.initializers.items():
+                wanted = planned.tensor or build.tensors.initializers[name].tensor
                 assert wanted is not None
                 fault = _tensor_fault(export.path, graph, name, wanted)
                 result.faults += [f"{graph.path.name}: {name} {fault}"] if fault else []

@@ -14,7 +14,6 @@ from builder.export import Plan, plan, write
 from builder.option_table import DRAFTER_PATHS
 from builder.output import MANIFEST
 from builder.recorded import recorded_request
-from builder.sizes import readable as readable_size
 from draftsmith.verify.checks import Results
 from draftsmith.verify.compared import (
     config_faults,
@@ -29,7 +28,7 @@ from draftsmith.verify.folder import CONFIG, ExportFolder
 from draftsmith.verify.sources import DrafterSource, Target
 from onnxkit import __version__
 from onnxkit.errors import ExportError, listed
-from onnxkit.weights.save import hollow
+from onnxkit.sizes import readable as readable_size
 
 NAME = "what would be written"
 GRAPHS, WEIGHTS, CONFIGURATION = "graphs as written", "weights as written", "configuration as written"
@@ -78,8 +77,7 @@ def _write(export: ExportFolder, target: Target, drafter: DrafterSource | None, 
     assert export.manifest is not None
     source = drafter.checkpoint.folder if drafter is not None else None
     build = plan(recorded_request(export.manifest, target.checkpoint.folder, source), target.checkpoint.folder)
-    with hollow(*build.models):
-        write(build, folder)
+    write(build.hollow(), folder)
     asked = any(name in export.options for name in DRAFTER_PATHS)
     return Written(build, folder, whole=not asked or build.drafter is not None)
 

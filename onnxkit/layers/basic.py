@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from onnxkit.weights.parameters import AS_IS, Rows, Table, Transform, Weight
+from onnxkit.weights.parameters import AS_IS, Rows, Source, Table, Transform, Weight
 
 # onnxruntime's own operators, as keyword arguments of a call.
 CONTRIB: Mapping[str, Any] = {"_domain": "com.microsoft"}
@@ -64,10 +64,12 @@ class StackedLinear(nn.Module):
             sources = [rows for part in parts for rows in part]
             stems = dict.fromkeys(rows.name.removesuffix(".weight") for rows in sources)
             name = "+".join(stems) + ".weight"
-            self.weight = Weight(name, [sum(self.sizes), in_features], style.dtype, sources)
+            self.weight = Weight(
+                name, [sum(self.sizes), in_features], style.dtype, Source(tuple(sources), (in_features,))
+            )
             biases = [replace(rows, name=f"{rows.name.removesuffix('.weight')}.bias") for rows in sources]
             name = "+".join(stems) + ".bias"
-            self.bias = Weight(name, [sum(self.sizes)], style.dtype, biases) if bias else None
+            self.bias = Weight(name, [sum(self.sizes)], style.dtype, Source(tuple(biases))) if bias else None
         else:
             self.projections = []
             for (rows,), size in zip(parts, self.sizes, strict=True):

@@ -92,18 +92,6 @@ class Checkpoint:
         """Mark tensors as taken care of."""
         self.claimed.update(names)
 
-    def index_notes(self) -> list[str]:
-        """A note where the index is wrong of tensors that nothing has claimed."""
-        names = [name for name in self.astray if name not in self.claimed]
-        if not names:
-            return []
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        return [f"{INDEX_FILE}: {names[0]}{more}: {self.astray[names[0]]}; no graph reads them"]
-
-    def unclaimed(self) -> list[str]:
-        """The tensors that nothing has claimed."""
-        return [name for name in self.tensors if name not in self.claimed]
-
 
 def _read_tensors(sources: Sources) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     folder, single, index = sources.folder, sources.find(SINGLE_FILE), sources.find(INDEX_FILE)
