@@ -18,7 +18,7 @@ from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import Identity, identity, read_identified
 from drafters.graph.build import build_drafter
-from drafters.graph.drafter import DrafterOptions
+from drafters.graph.graph_io import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.planning import plan_tensors

@@ -18,9 +18,9 @@ from builder.hub import fetch
 from builder.option_table import OPTIONS
 from builder.options import BuildOptions
 from builder.output import LAST, MANIFEST, OutputFolder, mendable
-from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.dense import build_dense
+from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
 from builder.qwen35.norms import check_norms
 from builder.qwen35.packed import build_packed
@@ -34,11 +34,11 @@ from builder.runtime_config import (
 )
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
 from drafters.checkpoint.conventions import NORMED, RAW
-from drafters.graph.drafter import DrafterOptions
+from drafters.graph.graph_io import DrafterOptions
 from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError
-from onnxkit.layers.basic import Style
+from onnxkit.layers.precision import Precision
 from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
 from onnxkit.weights.checkpoint import Checkpoint
@@ -219,7 +219,7 @@ def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: T
     """The same build with the drafter's graph."""
     options = plan.options
     graph_options = DrafterOptions(
-        dtype=target.style.dtype,
+        target=target.precision,
         context_length=target.context_length,
         page_size=target.page_size,
         embedding=EMBEDDING,
@@ -251,7 +251,7 @@ def _target_options(
         prune_lm_head=options.prune_lm_head,
         include_hidden_states=options.include_hidden_states,
         tied=names.tied,
-        style=Style(DTYPE_OF[options.precision]),
+        precision=Precision.dense(DTYPE_OF[options.precision]),
         taps=options.aux_hidden_state_layers,
         normed_last_tap=options.last_tap == NORMED,
         page_size=page_size,

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from builder.drafter import MAX_BATCH_SIZE, Drafter
 from builder.options import BuildOptions
-from builder.qwen35 import borders
-from builder.qwen35.borders import PAST, PRESENT, TargetOptions
+from builder.qwen35 import graph_io as target_io
 from builder.qwen35.config import FULL, LINEAR, TargetConfig
-from drafters.graph import drafter as ports
+from builder.qwen35.graph_io import PAST, PRESENT, TargetOptions
+from drafters.graph import graph_io as drafter_io
 from genai_config.sections import (
     BlockDrafter,
     Decoder,
@@ -36,6 +36,7 @@ from genai_config.sections import (
 )
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import same, short
+from onnxkit.layers import kv_cache, paged_attention
 
 # The runtime's code for a text-only Qwen 3.5.
 MODEL_TYPE = "qwen3_5_text"
@@ -138,25 +139,25 @@ def drafter_section(drafter: Drafter, options: BuildOptions, context_length: int
         selector_top_k=config.top_k,
         mask_token_id=config.mask_token_id,
         sliding_window=drafter.window(context_length),
-        main_aux_hidden_states=borders.AUX_HIDDEN_STATES,
+        main_aux_hidden_states=target_io.AUX_HIDDEN_STATES,
         aux_hidden_state_layers=config.taps,
         inputs=DrafterInputs(
-            aux_hidden_states=ports.AUX_HIDDEN_STATES,
-            input_ids=ports.INPUT_IDS,
-            qkv_row_map=ports.QKV_ROW_MAP,
-            block_row_index=ports.BLOCK_ROW_INDEX,
-            cumulative_sequence_lengths=ports.CUMULATIVE,
-            past_sequence_lengths=ports.PAST_LENGTHS,
-            block_table=ports.BLOCK_TABLE,
-            attention_metadata=ports.METADATA,
-            past_key_names=ports.PAST["key"],
-            past_value_names=ports.PAST["value"],
+            aux_hidden_states=drafter_io.AUX_HIDDEN_STATES,
+            input_ids=drafter_io.INPUT_IDS,
+            qkv_row_map=drafter_io.QKV_ROW_MAP,
+            block_row_index=drafter_io.BLOCK_ROW_INDEX,
+            cumulative_sequence_lengths=paged_attention.CUMULATIVE,
+            past_sequence_lengths=paged_attention.PAST_LENGTHS,
+            block_table=paged_attention.BLOCK_TABLE,
+            attention_metadata=paged_attention.METADATA,
+            past_key_names=kv_cache.PAST["key"],
+            past_value_names=kv_cache.PAST["value"],
         ),
         outputs=DrafterOutputs(
-            candidate_ids=ports.CANDIDATE_IDS,
-            scores=ports.SCORES,
-            present_key_names=ports.PRESENT["key"],
-            present_value_names=ports.PRESENT["value"],
+            candidate_ids=drafter_io.CANDIDATE_IDS,
+            scores=drafter_io.SCORES,
+            present_key_names=kv_cache.PRESENT["key"],
+            present_value_names=kv_cache.PRESENT["value"],
         ),
         session_options=_session_options(options),
     )
@@ -180,34 +181,34 @@ def shared_initializers(tensors: Iterable[ir.ExternalTensor]) -> tuple[SharedIni
 def _inputs(options: BuildOptions, target: TargetOptions) -> DecoderInputs:
     packed, captures = bool(options.use_paged_attention), target.capacity > 0
     return DecoderInputs(
-        input_ids=borders.INPUT_IDS,
-        attention_mask=None if packed else borders.ATTENTION_MASK,
+        input_ids=target_io.INPUT_IDS,
+        attention_mask=None if packed else target_io.ATTENTION_MASK,
         past_key_names=PAST["key"],
         past_value_names=PAST["value"],
         past_conv_names=PAST["conv"],
         past_recurrent_names=PAST["recurrent"],
-        block_table=borders.BLOCK_TABLE if packed else None,
-        cumulative_sequence_lengths=borders.CUMULATIVE if packed else None,
-        past_sequence_lengths=borders.PAST_LENGTHS if packed else None,
-        attention_metadata=borders.METADATA if packed else None,
-        logits_indices=borders.LOGITS_INDICES if packed and target.prune_lm_head else None,
-        state_update_capture_count=borders.CAPTURE_COUNT if captures else None,
-        state_update_active=borders.CAPTURE_ACTIVE if captures else None,
+        block_table=paged_attention.BLOCK_TABLE if packed else None,
+        cumulative_sequence_lengths=paged_attention.CUMULATIVE if packed else None,
+        past_sequence_lengths=paged_attention.PAST_LENGTHS if packed else None,
+        attention_metadata=paged_attention.METADATA if packed else None,
+        logits_indices=target_io.LOGITS_INDICES if packed and target.prune_lm_head else None,
+        state_update_capture_count=target_io.CAPTURE_COUNT if captures else None,
+        state_update_active=target_io.CAPTURE_ACTIVE if captures else None,
     )
 
 
 def _outputs(options: BuildOptions, target: TargetOptions) -> DecoderOutputs:
     captures = target.capacity > 0
     return DecoderOutputs(
-        logits=borders.LOGITS,
+        logits=target_io.LOGITS,
         present_key_names=PRESENT["key"],
         present_value_names=PRESENT["value"],
         present_conv_names=PRESENT["conv"],
         present_recurrent_names=PRESENT["recurrent"],
-        hidden_states=borders.HIDDEN_STATES if options.include_hidden_states else None,
+        hidden_states=target_io.HIDDEN_STATES if options.include_hidden_states else None,
         state_update_conv_value_names=PRESENT["conv_value"] if captures else None,
         state_update_recurrent_capsule_names=PRESENT["recurrent_capsule"] if captures else None,
-        aux_hidden_states=borders.AUX_HIDDEN_STATES if target.taps else None,
+        aux_hidden_states=target_io.AUX_HIDDEN_STATES if target.taps else None,
     )
 
 

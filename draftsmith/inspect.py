@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.drafter import Drafter, plan_drafter
-from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import ARCHITECTURES, read_target_config, text_section
+from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.keys import KEYS as TARGET_KEYS
 from builder.qwen35.names import EMBEDDING, HEAD, find_names
 from builder.qwen35.norms import check_norms
@@ -21,11 +21,11 @@ from drafters.checkpoint.dialects.dialect import architecture
 from drafters.checkpoint.identify import TITLES
 from drafters.checkpoint.keys import DSPARK, SECTIONS
 from drafters.checkpoint.reading import Identity, identity, read_identified
-from drafters.graph.drafter import DrafterOptions
+from drafters.graph.graph_io import DrafterOptions
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
-from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.tensor_plan import TensorPlan
@@ -65,8 +65,8 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
     yield from _fields(read, TARGET_KEYS, origins)
     yield f"  {'text model':<24} {names.prefix or '(no prefix)'}*; the head is {names.head}"
     yield from _notes(names.notes)
-    style = Style(BF16)
-    model, _ = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
+    precision = Precision.dense(BF16)
+    model, _ = build_packed(read, TargetOptions(1, True, False, names.tied, precision, page_size=16))
     yield from _tensors(checkpoint, plan_tensors(model.graph, checkpoint, names, names.left_out))
 
 
@@ -85,7 +85,7 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
         name, stored = next(iter(renamed.items()))
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
-    graph_options = DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD)
+    graph_options = DrafterOptions(Precision.dense(BF16), 1, 16, EMBEDDING, HEAD)
     _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size), graph_options)
     yield from _tensors(checkpoint, plan)
 

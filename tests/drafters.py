@@ -13,12 +13,13 @@ from safetensors.torch import load_file
 from builder.drafter import Drafter, plan_drafter
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.reading import read_drafter
-from drafters.graph.drafter import DrafterOptions
+from drafters.graph.graph_io import DrafterOptions
 from draftsmith.validation.draft_session import DraftSession
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.widen import widen_graph
 from onnxkit.layers.graph import BF16
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
 from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import PREFIX, TINY
@@ -97,7 +98,8 @@ def alone(
     shortened = config.shortened(drafts) if drafts else config
     names = ("model.embed_tokens.weight", "model.embed_tokens.weight" if tied else "lm_head.weight")
     model, plan = plan_drafter(
-        Drafter(checkpoint, shortened, config.block_size), DrafterOptions(dtype, 1200 - config.block_size, page, *names)
+        Drafter(checkpoint, shortened, config.block_size),
+        DrafterOptions(Precision.dense(dtype), 1200 - config.block_size, page, *names),
     )
     tables = [target_table("embedding"), target_table("embedding" if tied else "head")]
     rounded = [table.to(torch.float16 if dtype == ir.DataType.FLOAT16 else torch.bfloat16).float() for table in tables]

@@ -12,19 +12,19 @@ import numpy as np
 import onnx_ir as ir
 
 from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
+from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import read_drafter
 from drafters.graph.build import build_drafter
-from drafters.graph.drafter import DrafterOptions
+from drafters.graph.graph_io import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
-from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.limits import limits
 from onnxkit.weights.planning import plan_tensors
@@ -73,7 +73,7 @@ def checkpoint(config: Json, headers: Headers) -> Checkpoint:
 
 @cache
 def _drafter_graph(config: DrafterConfig) -> ir.Graph:
-    options = DrafterOptions(BF16, 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
+    options = DrafterOptions(Precision.dense(BF16), 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
     return build_drafter(config, options)[0].graph
 
 
@@ -93,7 +93,7 @@ def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Ou
 
 @cache
 def _target_graph(config: TargetConfig, tied: bool) -> ir.Graph:
-    options = TargetOptions(64, True, False, tied, Style(DTYPE_OF["bf16"]), (), 16, 0)
+    options = TargetOptions(64, True, False, tied, Precision.dense(DTYPE_OF["bf16"]), (), 16, 0)
     return build_packed(config, options)[0].graph
 
 
@@ -114,7 +114,9 @@ def plan_target(config: Json, headers: Headers) -> Outcome:
 
 def graph_text(config: DrafterConfig) -> str:
     """A drafter's graph as text, its inputs, outputs and constants included."""
-    model, _ = build_drafter(config, DrafterOptions(BF16, 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared"))
+    model, _ = build_drafter(
+        config, DrafterOptions(Precision.dense(BF16), 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
+    )
     constants = [
         (name, value.const_value.numpy().tolist() if value.const_value is not None else str(value.shape))
         for name, value in model.graph.initializers.items()

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
+from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import find_names
 from draftsmith.validation.dense_session import DenseSession
 from draftsmith.validation.reference import entering_streams, load_reference
 from draftsmith.validation.session import Array
 from draftsmith.validation.widen import widen
-from onnxkit.layers.basic import Style
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.save import save
@@ -197,8 +197,8 @@ def test_without_stacking_every_projection_is_a_stored_tensor(tmp_path: Path, re
     checkpoint = Checkpoint(TINY)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
-    style = Style(ir.DataType.FLOAT, stacked=False)
-    model, _ = build_dense(config, TargetOptions(128, False, False, False, style))
+    precision = Precision.dense(ir.DataType.FLOAT, stacked=False)
+    model, _ = build_dense(config, TargetOptions(128, False, False, False, precision))
     plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:
         if name.endswith("proj.weight"):

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import read_target_config
+from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
 from draftsmith.doctor.versions import newer_parts
@@ -23,7 +23,7 @@ from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon
 from draftsmith.validation.widen import widen, widen_graph
-from onnxkit.layers.basic import Style
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.planning import plan_tensors
 from tests.checkpoints import TINY, Json, variant, yarn
@@ -128,7 +128,7 @@ def test_unstacked(tmp_path: Path, precision: str) -> None:
     checkpoint = Checkpoint(TINY)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
-    options = TargetOptions(4096, True, False, False, Style(DTYPE_OF[precision], stacked=False), taps=TAPS)
+    options = TargetOptions(4096, True, False, False, Precision.dense(DTYPE_OF[precision], stacked=False), taps=TAPS)
     model, _ = build_packed(config, options)
     plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:

@@ -8,8 +8,9 @@ from onnxscript import GraphBuilder
 from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark
 from drafters.graph.dflash import DFlashDrafter
 from drafters.graph.dflash2 import DFlash2Drafter
-from drafters.graph.drafter import BlockDrafter, DrafterOptions, declare_inputs
+from drafters.graph.drafter import BlockDrafter
 from drafters.graph.dspark import DSparkDrafter
+from drafters.graph.graph_io import DrafterOptions, declare_inputs
 from onnxkit.layers.graph import IR_VERSION, empty_graph
 
 DRAFTERS: dict[type, type[DFlashDrafter | DFlash2Drafter | DSparkDrafter]] = {

@@ -27,7 +27,7 @@ from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
-from onnxkit.layers.basic import DROWNING
+from onnxkit.layers.gating import DROWNING
 from onnxkit.weights.checkpoint import Checkpoint
 
 TORCH = {

@@ -1,4 +1,7 @@
-"""A graph's borders: the names of its inputs and outputs, their types, and what the user may choose about them."""
+"""A target's graph from outside: its inputs and outputs by name, and what the user may choose about them.
+
+The inputs of paged attention are named in :mod:`onnxkit.layers.paged_attention`.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,22 @@ import onnx_ir as ir
 from onnxscript import OpBuilder
 
 from builder.qwen35.layout import LayerState
-from onnxkit.layers.basic import Style
+from onnxkit.layers import kv_cache
 from onnxkit.layers.graph import Outputs, Type
+from onnxkit.layers.precision import Precision
 
 INPUT_IDS, ATTENTION_MASK = "input_ids", "attention_mask"
-CUMULATIVE, PAST_LENGTHS, BLOCK_TABLE = "cumulative_sequence_lengths", "past_sequence_lengths", "block_table"
-METADATA, LOGITS_INDICES = "attention_metadata", "logits_indices"
+LOGITS_INDICES = "logits_indices"
 CAPTURE_COUNT, CAPTURE_ACTIVE = "state_update_capture_count", "state_update_active"
 LOGITS, HIDDEN_STATES, AUX_HIDDEN_STATES = "logits", "hidden_states", "aux_hidden_states"
 
 # Names of a layer's state by the attribute that holds it, going in and coming out.
-PAST = {
-    "key": "past_key_values.%d.key",
-    "value": "past_key_values.%d.value",
-    "conv": "past.%d.conv",
-    "recurrent": "past.%d.recurrent",
-}
-PRESENT = {part: f"present.%d.{part}" for part in PAST} | {
-    part: f"state_update.%d.{part}" for part in ("conv_value", "recurrent_capsule")
+PAST = kv_cache.PAST | {"conv": "past.%d.conv", "recurrent": "past.%d.recurrent"}
+PRESENT = kv_cache.PRESENT | {
+    "conv": "present.%d.conv",
+    "recurrent": "present.%d.recurrent",
+    "conv_value": "state_update.%d.conv_value",
+    "recurrent_capsule": "state_update.%d.recurrent_capsule",
 }
 
 
@@ -39,7 +40,7 @@ class TargetOptions:
         prune_lm_head: Logits of chosen tokens only: dense, the last one; packed, those of ``logits_indices``.
         include_hidden_states: A further output with the final norm's output for every token.
         tied: The head reads the embedding's table.
-        style: The graph's style.
+        precision: The graph's precision.
         taps: Layers whose entering residual stream is put out, one beside the other; the number of layers stands for
             the stream that enters the final norm.
         page_size: Packed: tokens in a page of the cache.
@@ -51,7 +52,7 @@ class TargetOptions:
     prune_lm_head: bool
     include_hidden_states: bool
     tied: bool
-    style: Style
+    precision: Precision
     taps: tuple[int, ...] = ()
     page_size: int = 256
     capacity: int = 0
