@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from builder.option_table import DRAFTER_OPTIONS
+from builder.option import any_of, drafter_of
+from builder.option_table import OPTIONS, drafter_setting
 from builder.options import BuildOptions
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
@@ -14,7 +15,7 @@ from drafters.checkpoint import conventions, reading
 from drafters.checkpoint.config import DrafterConfig, DSpark
 from drafters.checkpoint.homes import Homes
 from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.keys import DFLASH2, DSPARK
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import Identity, identity, read_identified
 from drafters.graph.build import build_drafter
@@ -80,22 +81,21 @@ def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, na
     Raises:
         ExportError: The folder, its kind, its configuration or an option does not fit.
     """
-    assert options.drafter is not None
-    folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}")
+    assert options.drafter is not None and options.drafter_option is not None
+    folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option.name}")
     found = identity(folder)
     _check_kind(options, found.family)
-    top_k = options.dspark_top_k if found.family == DSPARK else options.dflash2_top_k
     config = read_identified(
         folder,
         found,
-        top_k,
-        options.drafter_block_size,
-        rope_theta=options.drafter_rope_theta,
+        options.of_drafter("top_k", found.family),
+        options.of_drafter("block_size", found.family),
+        rope_theta=options.of_drafter("rope_theta", found.family),
         target_vocab=target.vocab_size,
     )
     most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
     if config.top_k > most:
-        raise _misfit(f"{config.option_prefix}_top_k", config.top_k, f"1 to {most} (the rows of its head)")
+        raise _misfit(drafter_setting("top_k", found.family).name, config.top_k, f"1 to {most} (the rows of its head)")
     _check_fit(folder, found.homes, config, target)
     config = sharing(folder, config, checkpoint, names)
     last = conventions.last_tap(found.dialect, options.last_tap) if target.num_hidden_layers in config.taps else None
@@ -201,31 +201,32 @@ def _other_target(where: str, found: object, accepted: str) -> ExportError:
 
 
 def _check_kind(options: BuildOptions, kind: str) -> None:
-    """See that the path's option, and those of a kind's own, are of this kind. DFlash is asked for as DFlash 2 is."""
+    """See that the option which names the folder, and those of a kind's own, are of this kind."""
     path, title = options.drafter_option, TITLES[kind]
-    kind = DFLASH2 if kind == DFLASH else kind
-    if path not in ("drafter_path", f"{kind}_path"):
+    assert path is not None
+    if kind not in path.takes:
+        fitting = [option.name for option in OPTIONS if kind in option.takes]
         raise ExportError(
             "The drafter is of another kind.",
-            where=f"--extra_options {path}={options.drafter}",
+            where=f"--extra_options {path.name}={options.drafter}",
             found=f"a {title} drafter, by its tensors",
-            accepted=f"a {TITLES[path.removesuffix('_path')]} drafter",
-            fix=f"Write {kind}_path={options.drafter}, or drafter_path, which takes either kind.",
+            accepted=drafter_of(path.takes),
+            fix=f"Write {any_of([f'{name}={options.drafter}' for name in fitting])}.",
         )
-    for option in DRAFTER_OPTIONS:
-        value = getattr(options, option)
-        if value is not None and not option.startswith((f"{kind}_", "drafter_")):
-            raise _misfit(option, value, f"options of a {title} drafter, which this one is")
+    for option in options.given:
+        if option.scope.kinds and kind not in option.scope.kinds:
+            value = getattr(options, option.name)
+            raise _misfit(option.name, value, f"options of a {title} drafter, which this one is")
 
 
 def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
     """The drafter with as many drafts as are asked for: no more than it was trained with."""
-    option = f"{config.option_prefix}_num_draft_tokens"
-    asked = getattr(options, option)
+    asked = options.of_drafter("drafts", config.family)
     if asked is None:
         return config
     if asked > config.num_draft_tokens:
-        raise _misfit(option, asked, f"at most {config.num_draft_tokens}: its block_size is {config.block_size}")
+        option = drafter_setting("drafts", config.family)
+        raise _misfit(option.name, asked, f"at most {config.num_draft_tokens}: its block_size is {config.block_size}")
     return config.shortened(asked)
 
 
@@ -309,7 +310,7 @@ def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[
     if used and config.num_draft_tokens > used:
         found.append(
             f"drafter: the Engine uses {used} of the {config.num_draft_tokens} drafts of a block; "
-            f"{config.option_prefix}_num_draft_tokens={used} makes the block shorter, and quicker"
+            f"{drafter_setting('drafts', config.family).name}={used} makes the block shorter, and quicker"
         )
     if isinstance(config.variant, DSpark) and config.variant.confidence_width:
         found.append("drafter: the confidence head is left out; the runtime has no use for it")
