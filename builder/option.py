@@ -80,6 +80,7 @@ class Option:
         default: What holds when the option is not given, in words.
         meaning: One line of meaning, without the scope.
         scope: Where it means something.
+        unset: The value that stands for its not being given.
         takes: The kinds of drafter whose folder it names; none where it names none.
         sets: What it sets of a drafter, by a word that options of several kinds share: ``top_k``.
         name: The key.
@@ -90,6 +91,7 @@ class Option:
     default: str
     meaning: str
     scope: Scope = ANYWHERE
+    unset: Any = None
     takes: tuple[str, ...] = ()
     sets: str = ""
     name: str = ""
@@ -114,7 +116,7 @@ def option(
     sets: str = "",
 ) -> Any:
     """A row of the table: a field of a dataclass, named as the key; ``unset`` is its value where none is given."""
-    row = Option(parse, accepted, default, meaning, scope, takes, sets)
+    row = Option(parse, accepted, default, meaning, scope, unset, takes, sets)
     return dataclasses.field(default=unset, metadata={"option": row})
 
 

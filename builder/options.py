@@ -43,7 +43,7 @@ class BuildOptions(ExtraOptions):
     @property
     def given(self) -> tuple[Option, ...]:
         """The options that are given, in the table's order."""
-        return tuple(option for option in OPTIONS if getattr(self, option.name) is not None)
+        return tuple(option for option in OPTIONS if getattr(self, option.name) != option.unset)
 
     @property
     def drafter_option(self) -> Option | None:

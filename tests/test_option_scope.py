@@ -19,7 +19,8 @@ BOUND = [option for option in OPTIONS if option.scope.precisions]
 
 
 def request(**options: Any) -> BuildOptions:
-    return BuildOptions(**{"output": Path("o"), "precision": "bf16", "provider": "cuda", "input": Path("i")} | options)
+    base: dict[str, Any] = {"output": Path("o"), "precision": "bf16", "provider": "cuda", "input": Path("i")}
+    return BuildOptions(**base | options)
 
 
 def named(option: Option) -> str:
@@ -42,7 +43,7 @@ def test_an_option_of_the_packed_layout(option: Option) -> None:
 @pytest.mark.parametrize("option", OF_DRAFTERS, ids=named)
 def test_an_option_of_a_kind_of_drafter(option: Option, folder: Option) -> None:
     with pytest.raises(ExportError, match=f"{option.name} without a drafter"):
-        request(use_paged_attention=True, **{option.name: 2})
+        request(use_paged_attention=True, **{option.name: 2})  # not even in the layout of drafters
     both: dict[str, Any] = {folder.name: Path("d"), option.name: 2}
     if set(option.scope.kinds) & set(folder.takes):
         assert request(**both).given == tuple(o for o in OPTIONS if o in (option, folder))
