@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from builder.family import Target
+from builder.model_config import ModelConfig
 from builder.option import any_of, drafter_of
 from builder.option_table import OPTIONS, drafter_setting
 from builder.options import BuildOptions
-from builder.qwen35.config import TargetConfig
-from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
 from drafters.checkpoint import conventions, reading
 from drafters.checkpoint.config import DrafterConfig, DSpark
 from drafters.checkpoint.homes import Homes
@@ -69,14 +69,8 @@ class Drafter:
         return None if window < 0 else -(-(window + 2 * block) // page_size) + 1
 
 
-def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, names: StoredNames) -> Drafter:
+def read(options: BuildOptions, target: Target) -> Drafter:
     """Open the drafter's folder and see that it fits the target. Of weights, only tables that both have are read.
-
-    Args:
-        options: The request.
-        target: The target's configuration.
-        checkpoint: The target's folder, opened.
-        names: The names of its tensors.
 
     Raises:
         ExportError: The folder, its kind, its configuration or an option does not fit.
@@ -91,22 +85,26 @@ def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, na
         options.of_drafter("top_k", found.family),
         options.of_drafter("block_size", found.family),
         rope_theta=options.of_drafter("rope_theta", found.family),
-        target_vocab=target.vocab_size,
+        target_vocab=target.config.vocab_size,
     )
     most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
     if config.top_k > most:
         raise _misfit(drafter_setting("top_k", found.family).name, config.top_k, f"1 to {most} (the rows of its head)")
-    _check_fit(folder, found.homes, config, target)
-    config = sharing(folder, config, checkpoint, names)
-    last = conventions.last_tap(found.dialect, options.last_tap) if target.num_hidden_layers in config.taps else None
-    added = [*_rotary_notes(config, target, options), *_vocabulary_notes(found, target)]
+    _check_fit(folder, found.homes, config, target.config)
+    config = sharing(folder, config, target)
+    last = (
+        conventions.last_tap(found.dialect, options.last_tap)
+        if target.config.num_hidden_layers in config.taps
+        else None
+    )
+    added = [*_rotary_notes(config, target.config, options), *_vocabulary_notes(found, target.config)]
     if last:
         added.append(_last_tap_note(last, found, options))
     config = replace(config, notes=(*config.notes, *added))
     return Drafter(folder, _shortened(options, config), config.block_size, last)
 
 
-def _rotary_notes(config: DrafterConfig, target: TargetConfig, options: BuildOptions) -> list[str]:
+def _rotary_notes(config: DrafterConfig, target: ModelConfig, options: BuildOptions) -> list[str]:
     """A note where a drafter turns its positions with another base than its target, as few do that were trained well.
 
     Context keys come from the target's hidden states at the same positions, but the drafter rotates them by itself, so
@@ -121,7 +119,7 @@ def _rotary_notes(config: DrafterConfig, target: TargetConfig, options: BuildOpt
     ]
 
 
-def _vocabulary_notes(found: Identity, target: TargetConfig) -> list[str]:
+def _vocabulary_notes(found: Identity, target: ModelConfig) -> list[str]:
     declared = found.homes.integer("vocab_size")
     if declared == target.vocab_size:
         return []
@@ -136,18 +134,19 @@ def _last_tap_note(last: str, found: Identity, options: BuildOptions) -> str:
     return f"it reads the target's last layer {ways[last]}, {why}; last_tap={other} has it {ways[other]}"
 
 
-def sharing(drafter: Checkpoint, config: DrafterConfig, target: Checkpoint, names: StoredNames) -> DrafterConfig:
+def sharing(drafter: Checkpoint, config: DrafterConfig, target: Target) -> DrafterConfig:
     """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead."""
     stored = draft_names(drafter)
     tables = {
-        "own_embedding": (reading.EMBEDDING, names(EMBEDDING)),
-        "own_head": (reading.HEAD, names(EMBEDDING if names.tied else HEAD)),
+        "own_embedding": (reading.EMBEDDING, target.stored_name(target.embedding)),
+        "own_head": (reading.HEAD, target.stored_name(target.head)),
     }
     notes = []
     for field, (own, targets) in tables.items():
         if not getattr(config, field) or (config.reduced and field == "own_head"):
             continue
-        if targets in target.tensors and same_bytes(drafter.tensors[stored(own)], target.tensors[targets]):
+        theirs = target.checkpoint.tensors.get(targets)
+        if theirs is not None and same_bytes(drafter.tensors[stored(own)], theirs):
             drafter.claim([stored(own)])
             config = replace(config, own_head=False) if field == "own_head" else replace(config, own_embedding=False)
         else:
@@ -155,7 +154,7 @@ def sharing(drafter: Checkpoint, config: DrafterConfig, target: Checkpoint, name
     return replace(config, notes=(*config.notes, *notes))
 
 
-def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, target: TargetConfig) -> None:
+def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, target: ModelConfig) -> None:
     """The sizes that a drafter has from its target."""
     hidden_key = "target_hidden_size" if "target_hidden_size" in declared else "hidden_size"
     for key, wanted in (
@@ -176,7 +175,7 @@ def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, t
         raise _other_target(declared.place(str(taps)), f"the output of layer {beyond[0]}", accepted)
 
 
-def _other_vocabulary(where: str, config: DrafterConfig, target: TargetConfig) -> ExportError:
+def _other_vocabulary(where: str, config: DrafterConfig, target: ModelConfig) -> ExportError:
     """A drafter with tables of its own, which have another number of rows than the target's."""
     difference = config.vocab_size - target.vocab_size
     way = "more" if difference > 0 else "fewer"

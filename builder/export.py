@@ -13,17 +13,14 @@ import onnx_ir as ir
 from builder.drafter import Drafter, plan_drafter, settle
 from builder.drafter import notes as drafter_notes
 from builder.drafter import read as read_drafter
-from builder.drafter_cost import DrafterCost, target_token_bytes
+from builder.drafter_cost import DrafterCost
+from builder.families import open_target
+from builder.family import Target, TargetOptions
 from builder.hub import fetch
+from builder.model_config import ModelConfig
 from builder.option_table import OPTIONS
 from builder.options import BuildOptions
 from builder.output import LAST, MANIFEST, OutputFolder, mendable
-from builder.qwen35.borders import TargetOptions
-from builder.qwen35.config import TargetConfig, read_target_config
-from builder.qwen35.dense import build_dense
-from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
-from builder.qwen35.norms import check_norms
-from builder.qwen35.packed import build_packed
 from builder.runtime_config import (
     check_names,
     drafter_section,
@@ -179,44 +176,43 @@ def plan(options: BuildOptions, folder: Path) -> Plan:
         ExportError: Something in the request or the checkpoints is not right.
     """
     checkpoint = Checkpoint(folder)
-    config = read_target_config(checkpoint.config)
-    names = find_names(checkpoint, config)
-    check_norms(checkpoint, config, names)
+    target = open_target(checkpoint)
+    config = target.config
     context_length = _context_length(options, config)
-    drafter = read_drafter(options, config, checkpoint, names) if options.drafter else None
+    drafter = read_drafter(options, target) if options.drafter else None
     page_size = _page_size(options, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)
     options = _settled_taps(options, config)
-    target = _target_options(options, config, names, context_length, page_size)
-    model, module = (build_packed if options.use_paged_attention else build_dense)(config, target)
-    plan_tensors(module, checkpoint, names, allow_nonfinite=options.allow_nonfinite)
+    graph = _target_options(options, target, context_length, page_size)
+    model, module = target.build(graph, options.packed)
+    plan_tensors(module, checkpoint, target.stored_name, allow_nonfinite=options.allow_nonfinite)
     generation = generation_config(checkpoint)
     section = drafter_section(drafter, options, context_length) if drafter else None
-    genai = target_genai_config(config, options, target, generation, MODEL_FILE, section)
+    genai = target_genai_config(target, options, graph, generation, MODEL_FILE, section)
     check_names(genai.model.decoder, model.graph)
     tokenizer = plan_tokenizer(checkpoint)
     notes = [
-        *names.notes,
-        *_dtype_note(checkpoint, names),
+        *target.notes,
+        *_dtype_note(target),
         *checkpoint.index_notes(),
         *tokenizer.notes,
         *stop_notes(checkpoint, stop_ids(config, generation)),
         *search_notes(generation, drafter is not None),
     ]
     build = Plan(options, model, genai, tokenizer, tuple(notes), checkpoint)
-    return _with_drafter(build, drafter, target, config) if drafter else build
+    return _with_drafter(build, drafter, target, graph) if drafter else build
 
 
-def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: TargetConfig) -> Plan:
+def _with_drafter(plan: Plan, drafter: Drafter, target: Target, graph: TargetOptions) -> Plan:
     """The same build with the drafter's graph."""
     options = plan.options
     graph_options = DrafterOptions(
-        dtype=target.style.dtype,
-        context_length=target.context_length,
-        page_size=target.page_size,
-        embedding=EMBEDDING,
-        head=EMBEDDING if target.tied else HEAD,
+        dtype=graph.style.dtype,
+        context_length=graph.context_length,
+        page_size=graph.page_size,
+        embedding=target.embedding,
+        head=target.head,
     )
     model = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
     assert plan.config.model.drafter is not None and options.max_batch_size is not None
@@ -225,24 +221,22 @@ def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: T
         drafter,
         own=external_bytes(model),
         shared=sum(shared.byte_count for shared in shared_parameters(model)),
-        target_token=target_token_bytes(config),
-        page_size=target.page_size,
-        pages=drafter.ring_pages(target.context_length, target.page_size),
+        target_token=target.token_bytes,
+        page_size=graph.page_size,
+        pages=drafter.ring_pages(graph.context_length, graph.page_size),
         requests=options.max_batch_size,
     )
     cost.check_blocks(options.num_blocks)
-    notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
-    return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(target.context_length)))
+    notes = [*plan.notes, *drafter_notes(drafter, options, graph.context_length)]
+    return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(graph.context_length)))
 
 
-def _target_options(
-    options: BuildOptions, config: TargetConfig, names: StoredNames, context_length: int, page_size: int
-) -> TargetOptions:
+def _target_options(options: BuildOptions, target: Target, context_length: int, page_size: int) -> TargetOptions:
     return TargetOptions(
         context_length=context_length,
         prune_lm_head=options.prune_lm_head,
         include_hidden_states=options.include_hidden_states,
-        tied=names.tied,
+        tied=target.tied,
         style=Style(DTYPE_OF[options.precision]),
         taps=options.aux_hidden_state_layers,
         normed_last_tap=options.last_tap == NORMED,
@@ -251,7 +245,7 @@ def _target_options(
     )
 
 
-def _settled_taps(options: BuildOptions, config: TargetConfig) -> BuildOptions:
+def _settled_taps(options: BuildOptions, config: ModelConfig) -> BuildOptions:
     """The options with what a tap on the last layer is. One that is given by hand is the stream before the norm.
 
     A tap is the stream entering a layer; the number of layers stands for the stream that leaves the last one.
@@ -300,7 +294,7 @@ def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:
     return size
 
 
-def _context_length(options: BuildOptions, config: TargetConfig) -> int:
+def _context_length(options: BuildOptions, config: ModelConfig) -> int:
     limit = config.longest_context
     if options.context_length is not None and options.context_length > limit:
         raise ExportError(
@@ -313,13 +307,13 @@ def _context_length(options: BuildOptions, config: TargetConfig) -> int:
     return options.context_length or limit
 
 
-def _dtype_note(checkpoint: Checkpoint, names: StoredNames) -> Sequence[str]:
+def _dtype_note(target: Target) -> Sequence[str]:
     """A note where config.json declares another element type than the tensors have. The tensors count."""
-    text = checkpoint.config
+    text = target.checkpoint.config
     if "text_config" in text:
         text = text.section("text_config")
     declared = text.string("dtype", default=None) or text.string("torch_dtype", default=None)
-    stored = checkpoint.tensors[names("model.embed_tokens.weight")].dtype
+    stored = target.checkpoint.tensors[target.stored_name(target.embedding)].dtype
     known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
     if declared is None or known.get(declared, stored) == stored:
         return ()

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 
 from builder.drafter import MAX_BATCH_SIZE, Drafter
+from builder.family import Target, TargetOptions
+from builder.model_config import ModelConfig
 from builder.options import BuildOptions
-from builder.qwen35 import borders
-from builder.qwen35.borders import PAST, PRESENT, TargetOptions
-from builder.qwen35.config import FULL, LINEAR, TargetConfig
 from drafters.graph import drafter as ports
 from genai_config.sections import (
     BlockDrafter,
     Decoder,
-    DecoderInputs,
-    DecoderOutputs,
     DrafterInputs,
     DrafterOutputs,
     DynamicBatching,
@@ -30,15 +27,10 @@ from genai_config.sections import (
     SessionOptions,
     SharedInitializer,
     Speculative,
-    StateGroup,
-    StateUpdate,
     graph_names,
 )
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import same, short
-
-# The runtime's code for a text-only Qwen 3.5.
-MODEL_TYPE = "qwen3_5_text"
 
 # What choosing a token by a list of these would need, and the values that ask for nothing. min_p is one that the
 # runtime's Generator takes, but only from the caller: its configuration has no such key.
@@ -72,34 +64,21 @@ GPU_UTILIZATION = 0.6
 
 
 def target_genai_config(
-    config: TargetConfig,
+    target: Target,
     options: BuildOptions,
-    target: TargetOptions,
+    graph: TargetOptions,
     generation: JsonObject,
     filename: str,
     drafter: BlockDrafter | None = None,
 ) -> GenaiConfig:
     """The configuration of an export of a target, with or without a drafter beside it."""
-    packed = bool(options.use_paged_attention)
-    decoder = Decoder(
-        filename=filename,
-        head_size=config.head_dim,
-        hidden_size=config.hidden_size,
-        num_attention_heads=config.num_attention_heads,
-        num_hidden_layers=config.num_hidden_layers,
-        num_key_value_heads=config.num_key_value_heads,
-        inputs=_inputs(options, target),
-        outputs=_outputs(options, target),
-        session_options=_session_options(options),
-        state_groups=tuple(_state_groups(config, target.capacity)) if packed else None,
-        state_update_capacity=target.capacity or None,
-    )
+    config, packed = target.config, options.packed
     kind = {} if drafter is None else {drafter.filename.removesuffix(".onnx"): drafter}
     model = Model(
-        type=MODEL_TYPE,
+        type=target.model_type,
         vocab_size=config.vocab_size,
-        context_length=target.context_length,
-        decoder=decoder,
+        context_length=graph.context_length,
+        decoder=target.section(graph, packed, filename, _session_options(options)),
         bos_token_id=_first(generation.token_ids("bos_token_id", config.vocab_size), config.bos_token_id),
         eos_token_id=stop_ids(config, generation),
         pad_token_id=_first(generation.token_ids("pad_token_id", config.vocab_size), config.pad_token_id),
@@ -107,8 +86,8 @@ def target_genai_config(
     )
     return GenaiConfig(
         model,
-        _search(options, target.context_length, generation),
-        engine=_engine(options, target.page_size) if packed else None,
+        _search(options, graph.context_length, generation),
+        engine=_engine(options, graph.page_size) if packed else None,
         speculative=Speculative(options.max_draft_tokens) if options.max_draft_tokens else None,
     )
 
@@ -121,7 +100,7 @@ def _session_options(options: BuildOptions) -> SessionOptions:
     """
     if options.provider == "cpu":
         return SessionOptions()
-    record = bool(options.use_paged_attention) and options.enable_cuda_graph is not False
+    record = options.packed and options.enable_cuda_graph is not False
     return SessionOptions(provider_options=({"cuda": {"enable_cuda_graph": "1" if record else "0"}},))
 
 
@@ -138,7 +117,7 @@ def drafter_section(drafter: Drafter, options: BuildOptions, context_length: int
         selector_top_k=config.top_k,
         mask_token_id=config.mask_token_id,
         sliding_window=drafter.window(context_length),
-        main_aux_hidden_states=borders.AUX_HIDDEN_STATES,
+        main_aux_hidden_states=ports.AUX_HIDDEN_STATES,
         aux_hidden_state_layers=config.taps,
         inputs=DrafterInputs(
             aux_hidden_states=ports.AUX_HIDDEN_STATES,
@@ -177,49 +156,6 @@ def shared_initializers(tensors: Iterable[ir.ExternalTensor]) -> tuple[SharedIni
     )
 
 
-def _inputs(options: BuildOptions, target: TargetOptions) -> DecoderInputs:
-    packed, captures = bool(options.use_paged_attention), target.capacity > 0
-    return DecoderInputs(
-        input_ids=borders.INPUT_IDS,
-        attention_mask=None if packed else borders.ATTENTION_MASK,
-        past_key_names=PAST["key"],
-        past_value_names=PAST["value"],
-        past_conv_names=PAST["conv"],
-        past_recurrent_names=PAST["recurrent"],
-        block_table=borders.BLOCK_TABLE if packed else None,
-        cumulative_sequence_lengths=borders.CUMULATIVE if packed else None,
-        past_sequence_lengths=borders.PAST_LENGTHS if packed else None,
-        attention_metadata=borders.METADATA if packed else None,
-        logits_indices=borders.LOGITS_INDICES if packed and target.prune_lm_head else None,
-        state_update_capture_count=borders.CAPTURE_COUNT if captures else None,
-        state_update_active=borders.CAPTURE_ACTIVE if captures else None,
-    )
-
-
-def _outputs(options: BuildOptions, target: TargetOptions) -> DecoderOutputs:
-    captures = target.capacity > 0
-    return DecoderOutputs(
-        logits=borders.LOGITS,
-        present_key_names=PRESENT["key"],
-        present_value_names=PRESENT["value"],
-        present_conv_names=PRESENT["conv"],
-        present_recurrent_names=PRESENT["recurrent"],
-        hidden_states=borders.HIDDEN_STATES if options.include_hidden_states else None,
-        state_update_conv_value_names=PRESENT["conv_value"] if captures else None,
-        state_update_recurrent_capsule_names=PRESENT["recurrent_capsule"] if captures else None,
-        aux_hidden_states=borders.AUX_HIDDEN_STATES if target.taps else None,
-    )
-
-
-def _state_groups(config: TargetConfig, capacity: int) -> Iterator[StateGroup]:
-    """Which layers have which state. With no capacity the Engine proposes no drafts, and says nothing."""
-    layers = {kind: tuple(i for i, k in enumerate(config.layer_types) if k == kind) for kind in (FULL, LINEAR)}
-    yield StateGroup("paged_kv", layers[FULL])
-    yield StateGroup("fixed_conv", layers[LINEAR], StateUpdate(capacity) if capacity else None)
-    update = StateUpdate(capacity, config.linear.key_heads) if capacity else None
-    yield StateGroup("fixed_recurrent", layers[LINEAR], update)
-
-
 def _engine(options: BuildOptions, page_size: int) -> Engine:
     factor = options.gpu_utilization_factor
     if factor is None and options.num_blocks is None:
@@ -236,7 +172,7 @@ def _engine(options: BuildOptions, page_size: int) -> Engine:
     )
 
 
-def stop_ids(config: TargetConfig, generation: JsonObject) -> tuple[int, ...]:
+def stop_ids(config: ModelConfig, generation: JsonObject) -> tuple[int, ...]:
     """Ids that end a text: those that generation_config.json and config.json declare, together.
 
     Raises:

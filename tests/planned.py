@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxscript import nn
 
 from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
+from builder.family import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
+from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
 from builder.qwen35.names import find_names

@@ -11,14 +11,18 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGES = ("onnxkit", "drafters", "genai_config", "builder", "draftsmith")
 
-# What each part may import of the others; builder.qwen35 is a part of its own.
+# What each part may import of the others. A target family is a part of its own, and so is what families and builder
+# agree on; of a family, others may import its record only.
+AGREED = {"builder.family", "builder.model_config"}
+FAMILY_RECORDS = {"builder.qwen35.family"}
 MAY_IMPORT = {
     "onnxkit": set(),
     "drafters": {"onnxkit"},
     "genai_config": {"onnxkit"},
-    "builder.qwen35": {"onnxkit"},
-    "builder": {"onnxkit", "drafters", "genai_config", "builder.qwen35"},
-    "draftsmith": {"onnxkit", "drafters", "genai_config", "builder.qwen35", "builder"},
+    "family": {"onnxkit", "genai_config"},
+    "builder.qwen35": {"onnxkit", "genai_config", "family"},
+    "builder": {"onnxkit", "drafters", "genai_config", "family", "builder.qwen35"},
+    "draftsmith": {"onnxkit", "drafters", "genai_config", "family", "builder"},
 }
 FILES = sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
 
@@ -26,6 +30,8 @@ FILES = sorted(path for package in PACKAGES for path in (REPOSITORY / package).r
 def part_of(module: str) -> str | None:
     if module.split(".")[0] not in PACKAGES:
         return None
+    if module in AGREED:
+        return "family"
     return "builder.qwen35" if module.startswith("builder.qwen35") else module.split(".")[0]
 
 
@@ -46,6 +52,8 @@ def test_file(path: Path) -> None:
     assert part is not None
     used = {part_of(name) for name in imports(tree)} - {None, part}
     assert used <= MAY_IMPORT[part]
+    if part != "builder.qwen35":
+        assert {name for name in imports(tree) if part_of(name) == "builder.qwen35"} <= FAMILY_RECORDS
     assert len(text.splitlines()) <= 400
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):

@@ -1,15 +1,13 @@
-"""A graph's borders: the names of its inputs and outputs, their types, and what the user may choose about them."""
+"""A graph's borders: the names of its inputs and outputs, and their types."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
 
 from builder.qwen35.layout import LayerState
-from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import Outputs, Type
 
 INPUT_IDS, ATTENTION_MASK = "input_ids", "attention_mask"
@@ -28,34 +26,6 @@ PAST = {
 PRESENT = {part: f"present.%d.{part}" for part in PAST} | {
     part: f"state_update.%d.{part}" for part in ("conv_value", "recurrent_capsule")
 }
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """What the user may choose about a target's graph.
-
-    Attributes:
-        context_length: Positions that the rotary tables cover.
-        prune_lm_head: Logits of chosen tokens only: dense, the last one; packed, those of ``logits_indices``.
-        include_hidden_states: A further output with the final norm's output for every token.
-        tied: The head reads the embedding's table.
-        style: The graph's style.
-        taps: Layers whose entering residual stream is put out, one beside the other; the number of layers stands for
-            the stream that enters the final norm.
-        page_size: Packed: tokens in a page of the cache.
-        capacity: Packed: rows of a sequence whose state changes can be captured, 0 for none.
-        normed_last_tap: Whether the last layer's tap is what leaves the final norm instead.
-    """
-
-    context_length: int
-    prune_lm_head: bool
-    include_hidden_states: bool
-    tied: bool
-    style: Style
-    taps: tuple[int, ...] = ()
-    page_size: int = 256
-    capacity: int = 0
-    normed_last_tap: bool = False
 
 
 class TargetOutputs(Outputs):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder, nn
 
-from builder.qwen35.borders import PAST, TargetOptions, concatenated_taps
+from builder.family import TargetOptions
+from builder.qwen35.borders import PAST, concatenated_taps
 from builder.qwen35.config import FULL, TargetConfig
 from builder.qwen35.decoder import TextModel, TextOutput
 from builder.qwen35.layout import DeltaState, KeyValueCache, LayerState, Layout

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder
 
+from builder.family import TargetOptions
 from builder.qwen35.borders import (
     ATTENTION_MASK,
     AUX_HIDDEN_STATES,
     HIDDEN_STATES,
     INPUT_IDS,
     LOGITS,
-    TargetOptions,
     TargetOutputs,
 )
 from builder.qwen35.causal_lm import CausalLM, state_inputs

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder
 
+from builder.family import TargetOptions
 from builder.qwen35.borders import (
     AUX_HIDDEN_STATES,
     BLOCK_TABLE,
@@ -19,7 +20,6 @@ from builder.qwen35.borders import (
     LOGITS_INDICES,
     METADATA,
     PAST_LENGTHS,
-    TargetOptions,
     TargetOutputs,
 )
 from builder.qwen35.causal_lm import CausalLM, state_inputs
