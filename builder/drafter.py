@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import onnx_ir as ir
-
 from builder.family import Target
 from builder.model_config import ModelConfig
 from builder.option import any_of, drafter_of
 from builder.option_table import OPTIONS, drafter_setting
 from builder.options import BuildOptions
 from drafters.checkpoint import conventions, reading
-from drafters.checkpoint.config import DrafterConfig, DSpark
+from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.homes import Homes
 from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DFLASH2, DSPARK
+from drafters.checkpoint.keys import DFLASH2
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import Identity, identity, read_identified
-from drafters.graph.build import build_drafter
-from drafters.graph.drafter import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.safetensors_file import same_bytes
-
-# Drafts that the Engine takes in one step, whatever is configured.
-ENGINE_DRAFTS = 7
-
-# Requests at once, and how much of the GPU a drafter's cache may take before fewer are chosen.
-MAX_BATCH_SIZE, POOL_LIMIT = 16, 8_000_000_000
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,7 @@ def read(options: BuildOptions, target: Target) -> Drafter:
     )
     most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
     if config.top_k > most:
-        raise _misfit(drafter_setting("top_k", found.family).name, config.top_k, f"1 to {most} (the rows of its head)")
+        raise misfit(drafter_setting("top_k", found.family).name, config.top_k, f"1 to {most} (the rows of its head)")
     _check_fit(folder, found.homes, config, target.config)
     config = sharing(folder, config, target)
     last = (
@@ -215,7 +204,7 @@ def _check_kind(options: BuildOptions, kind: str) -> None:
     for option in options.given:
         if option.scope.kinds and kind not in option.scope.kinds:
             value = getattr(options, option.name)
-            raise _misfit(option.name, value, f"options of a {title} drafter, which this one is")
+            raise misfit(option.name, value, f"options of a {title} drafter, which this one is")
 
 
 def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
@@ -225,11 +214,12 @@ def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
         return config
     if asked > config.num_draft_tokens:
         option = drafter_setting("drafts", config.family)
-        raise _misfit(option.name, asked, f"at most {config.num_draft_tokens}: its block_size is {config.block_size}")
+        raise misfit(option.name, asked, f"at most {config.num_draft_tokens}: its block_size is {config.block_size}")
     return config.shortened(asked)
 
 
-def _misfit(option: str, value: object, accepted: str) -> ExportError:
+def misfit(option: str, value: object, accepted: str) -> ExportError:
+    """The error of an option whose value the drafter cannot do."""
     return ExportError(
         "An option's value does not fit the drafter.",
         where=f"--extra_options {option}={value}",
@@ -237,86 +227,3 @@ def _misfit(option: str, value: object, accepted: str) -> ExportError:
         accepted=accepted,
         fix="Correct the value, or leave the option out.",
     )
-
-
-def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_size: int) -> BuildOptions:
-    """The options with all that follows from the drafter filled in.
-
-    Raises:
-        ExportError: An option that is given says something else.
-    """
-    config, given = drafter.config, options.aux_hidden_state_layers
-    if given and given != config.taps:
-        raise ExportError(
-            "The taps are not those that the drafter reads.",
-            where=f"--extra_options aux_hidden_state_layers={','.join(map(str, given))}",
-            found=", ".join(map(str, given)),
-            accepted=f"{', '.join(map(str, config.taps))}, in this order: the outputs of its target_layer_ids "
-            f"{', '.join(map(str, config.target_layer_ids))} enter the layers after them",
-            fix="Leave aux_hidden_state_layers out; it follows from the drafter.",
-        )
-    if options.prefix_caching and config.kind == DSPARK:
-        raise _misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
-    if options.last_tap and drafter.last_tap is None:
-        raise _misfit("last_tap", options.last_tap, "nothing: the drafter does not read the target's last layer")
-    drafts = options.max_draft_tokens or min(config.num_draft_tokens, ENGINE_DRAFTS)
-    if drafts > config.num_draft_tokens:
-        raise _misfit("max_draft_tokens", drafts, f"1 to {config.num_draft_tokens}, the drafts of a block")
-    capacity = drafts if options.state_update_capacity is None else options.state_update_capacity
-    if capacity < drafts:
-        raise _misfit("state_update_capacity", capacity, f"{drafts} to 8: max_draft_tokens is {drafts}")
-    return replace(
-        options,
-        use_paged_attention=True,
-        aux_hidden_state_layers=config.taps,
-        last_tap=drafter.last_tap,
-        max_draft_tokens=drafts,
-        state_update_capacity=capacity,
-        max_batch_size=options.max_batch_size or _batch_size(drafter, context_length, page_size),
-    )
-
-
-def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
-    """As many requests as the drafter's cache has room for, at most the runtime's own default."""
-    pages = drafter.ring_pages(context_length, page_size)
-    if pages is None:
-        return MAX_BATCH_SIZE
-    request = pages * page_size * drafter.token_bytes()
-    return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
-
-
-def plan_drafter(drafter: Drafter, options: DrafterOptions, *, allow_nonfinite: bool = False) -> ir.Model:
-    """The drafter's graph, every initializer but the shared ones with its tensor.
-
-    Raises:
-        ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
-    """
-    model, module = build_drafter(drafter.config, options)
-    names = draft_names(drafter.checkpoint)
-    plan_tensors(module, drafter.checkpoint, names, allow_nonfinite=allow_nonfinite)
-    return model
-
-
-def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[str]:
-    """What the user should know of the pair."""
-    config, used = drafter.config, options.max_draft_tokens
-    found = []
-    if config.block_size < drafter.trained_block and not all(layer.causal for layer in config.layers):
-        found.append(
-            f"drafter: trained with blocks of {drafter.trained_block} rows, exported with {config.block_size}; where a "
-            "block is not causal its rows see fewer masks than in training"
-        )
-    if used and config.num_draft_tokens > used:
-        found.append(
-            f"drafter: the Engine uses {used} of the {config.num_draft_tokens} drafts of a block; "
-            f"{drafter_setting('drafts', config.family).name}={used} makes the block shorter, and quicker"
-        )
-    if isinstance(config.variant, DSpark) and config.variant.confidence_width:
-        found.append("drafter: the confidence head is left out; the runtime has no use for it")
-    trained = config.max_position_embeddings
-    if trained and trained < context_length:
-        found.append(
-            f"drafter: it was made for {trained} positions, the context has {context_length}; beyond the former its "
-            "drafts may be poor"
-        )
-    return [*found, *(f"drafter: {note}" for note in (*config.notes, *drafter.checkpoint.index_notes()))]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.drafter import MAX_BATCH_SIZE, POOL_LIMIT, Drafter
+from builder.drafter import Drafter
+from builder.resolved import MAX_BATCH_SIZE, POOL_LIMIT
 from builder.sizes import readable
 from onnxkit.errors import ExportError
 

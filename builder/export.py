@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as ir
-
-from builder.drafter import Drafter, plan_drafter, settle
-from builder.drafter import notes as drafter_notes
-from builder.drafter import read as read_drafter
-from builder.drafter_cost import DrafterCost
-from builder.families import open_target
-from builder.family import Target, TargetOptions
 from builder.hub import fetch
-from builder.model_config import ModelConfig
-from builder.option_table import OPTIONS
 from builder.options import BuildOptions
-from builder.output import LAST, MANIFEST, OutputFolder, mendable
-from builder.runtime_config import (
-    check_names,
-    drafter_section,
-    search_notes,
-    shared_initializers,
-    stop_ids,
-    target_genai_config,
-)
+from builder.output import OutputFolder, mendable
+from builder.plan import plan
 from builder.sizes import readable
-from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
-from drafters.checkpoint.conventions import NORMED, RAW
-from drafters.graph.drafter import DrafterOptions
-from genai_config.sections import GenaiConfig
-from onnxkit import __version__
-from onnxkit.errors import ExportError
-from onnxkit.layers.basic import Style
+from builder.write import write
 from onnxkit.text import clipped, escaped
-from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
-from onnxkit.weights.safetensors_file import DTYPES
-from onnxkit.weights.save import external_bytes, progress_bar, save, shared_parameters, stored_tensors
-
-MODEL_FILE = "model.onnx"
-
-DTYPE_OF = {"fp32": ir.DataType.FLOAT, "fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
-
-# Tokens in a page, and the tiles of the flash attention kernel by the widest head that they are for.
-DEFAULT_PAGE = 256
-_TILES, _SMALLEST_TILE = ((64, 256), (128, 128)), 64
+from onnxkit.weights.save import progress_bar
 
 # Room for what is not weights: the graph, the configuration. A 64-layer graph is under 2 MB.
 _GRAPH_BYTES = 4 << 20
@@ -57,66 +21,22 @@ _GRAPH_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Report:
-    """What an export did: the folder, its files with their sizes in bytes, the seconds it took, notes, the drafter."""
+    """What an export did: the folder, its files with their sizes in bytes, the seconds it took, notes, its graphs."""
 
     folder: Path
     files: dict[str, int]
     seconds: float
     notes: tuple[str, ...]
-    drafter: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         width = max(map(len, self.files))
         lines = [f"Exported to {escaped(str(self.folder))} in {self.seconds:.1f} s:"]
         lines += [f"  {name:<{width}}  {readable(size):>10}" for name, size in self.files.items()]
         lines += [f"  {'in all':<{width}}  {readable(sum(self.files.values())):>10}"]
-        lines += self.drafter
+        lines += self.graphs
         lines += [f"Note: {clipped(escaped(note))}" for note in self.notes]
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A build that has passed every check: nothing is written yet, and no weight read.
-
-    Attributes:
-        options: The request, with all that follows from the checkpoints filled in.
-        model: The target's graph, every initializer with its tensor.
-        config: ``genai_config.json``, but for where shared tensors lie.
-        tokenizer: The tokenizer's files.
-        notes: What the user should know, a line each.
-        drafter: The drafter's part, where there is one.
-    """
-
-    options: BuildOptions
-    model: ir.Model
-    config: GenaiConfig
-    tokenizer: TokenizerFiles
-    notes: tuple[str, ...]
-    checkpoint: Checkpoint
-    drafter: DrafterPlan | None = None
-
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """All that is read: the target's folder, and the drafter's where there is one."""
-        return [self.checkpoint, *([self.drafter.cost.drafter.checkpoint] if self.drafter else [])]
-
-    def weights(self) -> int:
-        """Bytes of weights that will be written."""
-        return sum(map(external_bytes, self.models))
-
-    @property
-    def models(self) -> list[ir.Model]:
-        """The target's graph, and the drafter's where there is one."""
-        return [self.model, *([self.drafter.model] if self.drafter else [])]
-
-
-@dataclass(frozen=True)
-class DrafterPlan:
-    """A drafter's part of a build."""
-
-    model: ir.Model
-    cost: DrafterCost
 
 
 def export(options: BuildOptions) -> Report:
@@ -129,36 +49,16 @@ def export(options: BuildOptions) -> Report:
     folder = _checkpoint_folder(options)
     output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
     build = plan(options, folder)
-    weights = build.weights()
+    weights = build.package.own_bytes
     output.check_room(weights + build.tokenizer.size() + _GRAPH_BYTES)
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
             files = write(build, staging, progress)
-        for checkpoint in build.checkpoints:
+        for checkpoint in build.package.checkpoints:
             checkpoint.check_unchanged()
         output.commit()
-    lines = tuple(build.drafter.cost.lines()) if build.drafter else ()
+    lines = tuple(line for graph in build.package.graphs for line in graph.summary)
     return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), lines)
-
-
-def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
-    """Write all files of a planned build to an empty folder: the same plan, the same bytes. Gives their sizes."""
-    save(build.model, folder / MODEL_FILE, progress)
-    config = _save_drafter(build, folder, progress) if build.drafter else build.config
-    (folder / LAST).write_text(config.to_json(), encoding="utf-8")
-    build.tokenizer.write(folder)
-    return _write_manifest(folder, build)
-
-
-def _save_drafter(plan: Plan, staging: Path, progress: Callable[[int], object] | None) -> GenaiConfig:
-    """Write the drafter beside the target, whose data file it refers to; gives the configuration that says so."""
-    assert plan.drafter is not None and plan.config.model.drafter is not None
-    graph = plan.drafter.model.graph
-    shared = stored_tensors(staging / MODEL_FILE, [str(value.name) for value in shared_parameters(plan.drafter.model)])
-    for name, tensor in shared.items():
-        graph.initializers[name].const_value = tensor
-    save(plan.drafter.model, staging / plan.config.model.drafter.filename, progress, kept=shared)
-    return plan.config.sharing(shared_initializers(shared.values()))
 
 
 def _checkpoint_folder(options: BuildOptions) -> Path:
@@ -167,182 +67,3 @@ def _checkpoint_folder(options: BuildOptions) -> Path:
         return options.input
     OutputFolder(options.output, [])  # an output that cannot be is refused before gigabytes are downloaded
     return fetch(options.model, options.cache_dir)
-
-
-def plan(options: BuildOptions, folder: Path) -> Plan:
-    """Plan an export of the checkpoint in a folder: everything that can fail, no weight read, nothing written.
-
-    Raises:
-        ExportError: Something in the request or the checkpoints is not right.
-    """
-    checkpoint = Checkpoint(folder)
-    target = open_target(checkpoint)
-    config = target.config
-    context_length = _context_length(options, config)
-    drafter = read_drafter(options, target) if options.drafter else None
-    page_size = _page_size(options, drafter)
-    if drafter:
-        options = settle(options, drafter, context_length, page_size)
-    options = _settled_taps(options, config)
-    graph = _target_options(options, target, context_length, page_size)
-    model, module = target.build(graph, options.packed)
-    plan_tensors(module, checkpoint, target.stored_name, allow_nonfinite=options.allow_nonfinite)
-    generation = generation_config(checkpoint)
-    section = drafter_section(drafter, options, context_length) if drafter else None
-    genai = target_genai_config(target, options, graph, generation, MODEL_FILE, section)
-    check_names(genai.model.decoder, model.graph)
-    tokenizer = plan_tokenizer(checkpoint)
-    notes = [
-        *target.notes,
-        *_dtype_note(target),
-        *checkpoint.index_notes(),
-        *tokenizer.notes,
-        *stop_notes(checkpoint, stop_ids(config, generation)),
-        *search_notes(generation, drafter is not None),
-    ]
-    build = Plan(options, model, genai, tokenizer, tuple(notes), checkpoint)
-    return _with_drafter(build, drafter, target, graph) if drafter else build
-
-
-def _with_drafter(plan: Plan, drafter: Drafter, target: Target, graph: TargetOptions) -> Plan:
-    """The same build with the drafter's graph."""
-    options = plan.options
-    graph_options = DrafterOptions(
-        dtype=graph.style.dtype,
-        context_length=graph.context_length,
-        page_size=graph.page_size,
-        embedding=target.embedding,
-        head=target.head,
-    )
-    model = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
-    assert plan.config.model.drafter is not None and options.max_batch_size is not None
-    check_names(plan.config.model.drafter, model.graph)
-    cost = DrafterCost(
-        drafter,
-        own=external_bytes(model),
-        shared=sum(shared.byte_count for shared in shared_parameters(model)),
-        target_token=target.token_bytes,
-        page_size=graph.page_size,
-        pages=drafter.ring_pages(graph.context_length, graph.page_size),
-        requests=options.max_batch_size,
-    )
-    cost.check_blocks(options.num_blocks)
-    notes = [*plan.notes, *drafter_notes(drafter, options, graph.context_length)]
-    return replace(plan, drafter=DrafterPlan(model, cost), notes=(*notes, *cost.note(graph.context_length)))
-
-
-def _target_options(options: BuildOptions, target: Target, context_length: int, page_size: int) -> TargetOptions:
-    return TargetOptions(
-        context_length=context_length,
-        prune_lm_head=options.prune_lm_head,
-        include_hidden_states=options.include_hidden_states,
-        tied=target.tied,
-        style=Style(DTYPE_OF[options.precision]),
-        taps=options.aux_hidden_state_layers,
-        normed_last_tap=options.last_tap == NORMED,
-        page_size=page_size,
-        capacity=options.state_update_capacity or 0,
-    )
-
-
-def _settled_taps(options: BuildOptions, config: ModelConfig) -> BuildOptions:
-    """The options with what a tap on the last layer is. One that is given by hand is the stream before the norm.
-
-    A tap is the stream entering a layer; the number of layers stands for the stream that leaves the last one.
-    """
-    taps, count = options.aux_hidden_state_layers, config.num_hidden_layers
-    if taps and max(taps) > count:
-        raise ExportError(
-            "A tap is beyond the last layer.",
-            where=f"--extra_options aux_hidden_state_layers={','.join(map(str, taps))}",
-            found=max(taps),
-            accepted=f"1 to {count}: the stream entering that layer, {count} for what leaves the last one",
-            fix="Name layers that the checkpoint has.",
-        )
-    if count in taps:
-        return replace(options, last_tap=options.last_tap or RAW)
-    if options.last_tap:
-        raise ExportError(
-            "An option speaks of a tap that there is not.",
-            where=f"--extra_options last_tap={options.last_tap}",
-            found=f"taps {', '.join(map(str, taps)) or 'on no layer'}",
-            accepted=f"last_tap beside a tap on the last layer, {count}",
-            fix="Leave last_tap out.",
-        )
-    return options
-
-
-def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:
-    """Tokens in a page, which both graphs share.
-
-    Attention sinks run on the flash kernel alone, which reads whole tiles, whose size goes by the head's width. All
-    else runs with pages of any size.
-    """
-    size = options.paged_block_size or DEFAULT_PAGE
-    if drafter is None or not drafter.config.attention_sinks:
-        return size
-    width = drafter.config.head_dim
-    tile = next((tile for most, tile in _TILES if width <= most), _SMALLEST_TILE)
-    if size % tile:
-        raise ExportError(
-            "The page is smaller than the tile of the attention kernel that takes sinks.",
-            where=f"--extra_options paged_block_size={size}",
-            found=f"{size}, with a drafter whose attention has sinks",
-            accepted=f"a power of two from {tile} (the drafter's heads are {width} wide)",
-            fix="Ask for larger pages, or leave the option out.",
-        )
-    return size
-
-
-def _context_length(options: BuildOptions, config: ModelConfig) -> int:
-    limit = config.longest_context
-    if options.context_length is not None and options.context_length > limit:
-        raise ExportError(
-            "The context is longer than the checkpoint's.",
-            where=f"--extra_options context_length={options.context_length}",
-            found=options.context_length,
-            accepted=f"1 to {limit} (max_position_embeddings in config.json, or what YaRN stretches it to)",
-            fix="Ask for less, or leave the option out.",
-        )
-    return options.context_length or limit
-
-
-def _dtype_note(target: Target) -> Sequence[str]:
-    """A note where config.json declares another element type than the tensors have. The tensors count."""
-    text = target.checkpoint.config
-    if "text_config" in text:
-        text = text.section("text_config")
-    declared = text.string("dtype", default=None) or text.string("torch_dtype", default=None)
-    stored = target.checkpoint.tensors[target.stored_name(target.embedding)].dtype
-    known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-    if declared is None or known.get(declared, stored) == stored:
-        return ()
-    return (
-        f"weights: config.json says {declared}, the tensors are {ir.DataType.from_numpy(DTYPES[stored]).name.lower()}; the tensors count",
-    )
-
-
-def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:
-    """Write the list of the folder's files, by which a later export knows that it may replace them."""
-    files = {path.name: path.stat().st_size for path in sorted(staging.iterdir())}
-    options = plan.options
-    manifest = {
-        "tool": "draftsmith",
-        "version": __version__,
-        "precision": options.precision,
-        "execution_provider": options.provider,
-        "options": _given(options) | {"context_length": plan.config.model.context_length},
-        "files": files,
-        "notes": plan.notes,
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    data = text.encode(errors="backslashreplace")  # a path may hold bytes that are no text; JSON writes them so
-    (staging / MANIFEST).write_bytes(data)
-    return files | {MANIFEST: len(data)}
-
-
-def _given(options: BuildOptions) -> dict[str, object]:
-    """The options that hold, those that are left to others aside."""
-    values = {option.name: getattr(options, option.name) for option in OPTIONS}
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}

@@ -55,6 +55,7 @@ class Target:
     Attributes:
         model_type: The runtime's code for it: ``type`` in ``genai_config.json``.
         checkpoint: The folder, opened.
+        text: The text model's part of ``config.json``.
         config: Its configuration.
         stored_name: The checkpoint's name of a name in the graph.
         embedding: The graph's name of the embedding.
@@ -68,6 +69,7 @@ class Target:
 
     model_type: str
     checkpoint: Checkpoint
+    text: JsonObject
     config: ModelConfig
     stored_name: Callable[[str], str]
     embedding: str

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import onnx_ir as ir
-
-from builder.drafter import MAX_BATCH_SIZE, Drafter
-from builder.family import Target, TargetOptions
+from builder.family import Target
 from builder.model_config import ModelConfig
 from builder.options import BuildOptions
-from drafters.graph import drafter as ports
+from builder.package import Package
+from builder.resolved import MAX_BATCH_SIZE, Resolved
 from genai_config.sections import (
-    BlockDrafter,
-    Decoder,
-    DrafterInputs,
-    DrafterOutputs,
     DynamicBatching,
     Engine,
     GenaiConfig,
     Model,
     Search,
     SessionOptions,
-    SharedInitializer,
     Speculative,
-    graph_names,
 )
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import same, short
@@ -63,36 +53,30 @@ _AGAINST_DRAFTS = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}
 GPU_UTILIZATION = 0.6
 
 
-def target_genai_config(
-    target: Target,
-    options: BuildOptions,
-    graph: TargetOptions,
-    generation: JsonObject,
-    filename: str,
-    drafter: BlockDrafter | None = None,
+def genai_config(
+    target: Target, options: BuildOptions, resolved: Resolved, generation: JsonObject, package: Package
 ) -> GenaiConfig:
-    """The configuration of an export of a target, with or without a drafter beside it."""
-    config, packed = target.config, options.packed
-    kind = {} if drafter is None else {drafter.filename.removesuffix(".onnx"): drafter}
+    """The configuration of a package, but for where shared tensors lie."""
+    config = target.config
+    sections: dict[str, Any] = {graph.role: graph.section for graph in package.graphs}
     model = Model(
         type=target.model_type,
         vocab_size=config.vocab_size,
-        context_length=graph.context_length,
-        decoder=target.section(graph, packed, filename, _session_options(options)),
+        context_length=resolved.context_length,
         bos_token_id=_first(generation.token_ids("bos_token_id", config.vocab_size), config.bos_token_id),
         eos_token_id=stop_ids(config, generation),
         pad_token_id=_first(generation.token_ids("pad_token_id", config.vocab_size), config.pad_token_id),
-        **kind,
+        **sections,
     )
     return GenaiConfig(
         model,
-        _search(options, graph.context_length, generation),
-        engine=_engine(options, graph.page_size) if packed else None,
-        speculative=Speculative(options.max_draft_tokens) if options.max_draft_tokens else None,
+        _search(options, resolved.context_length, generation),
+        engine=_engine(options, resolved) if resolved.packed else None,
+        speculative=Speculative(resolved.max_draft_tokens) if resolved.max_draft_tokens else None,
     )
 
 
-def _session_options(options: BuildOptions) -> SessionOptions:
+def session_options(options: BuildOptions) -> SessionOptions:
     """The execution provider, and whether it may record CUDA graphs; values are strings for the runtime.
 
     The packed graphs run whole on the GPU, and the Engine records a graph for each shape of a step. The dense graph
@@ -104,66 +88,14 @@ def _session_options(options: BuildOptions) -> SessionOptions:
     return SessionOptions(provider_options=({"cuda": {"enable_cuda_graph": "1" if record else "0"}},))
 
 
-def drafter_section(drafter: Drafter, options: BuildOptions, context_length: int) -> BlockDrafter:
-    """The section of a block drafter."""
-    config = drafter.config
-    return BlockDrafter(
-        filename=f"{config.kind}.onnx",
-        num_hidden_layers=len(config.layers),
-        num_key_value_heads=config.num_key_value_heads,
-        head_size=config.head_dim,
-        block_size=config.block_size,
-        num_draft_tokens=config.num_draft_tokens,
-        selector_top_k=config.top_k,
-        mask_token_id=config.mask_token_id,
-        sliding_window=drafter.window(context_length),
-        main_aux_hidden_states=ports.AUX_HIDDEN_STATES,
-        aux_hidden_state_layers=config.taps,
-        inputs=DrafterInputs(
-            aux_hidden_states=ports.AUX_HIDDEN_STATES,
-            input_ids=ports.INPUT_IDS,
-            qkv_row_map=ports.QKV_ROW_MAP,
-            block_row_index=ports.BLOCK_ROW_INDEX,
-            cumulative_sequence_lengths=ports.CUMULATIVE,
-            past_sequence_lengths=ports.PAST_LENGTHS,
-            block_table=ports.BLOCK_TABLE,
-            attention_metadata=ports.METADATA,
-            past_key_names=ports.PAST["key"],
-            past_value_names=ports.PAST["value"],
-        ),
-        outputs=DrafterOutputs(
-            candidate_ids=ports.CANDIDATE_IDS,
-            scores=ports.SCORES,
-            present_key_names=ports.PRESENT["key"],
-            present_value_names=ports.PRESENT["value"],
-        ),
-        session_options=_session_options(options),
-    )
-
-
-def shared_initializers(tensors: Iterable[ir.ExternalTensor]) -> tuple[SharedInitializer, ...]:
-    """The entries of tensors that decoder and drafter read, from where a data file holds them."""
-    return tuple(
-        SharedInitializer(
-            name=str(tensor.name),
-            data_file=str(tensor.location),
-            offset=str(tensor.offset or 0),
-            length=str(tensor.nbytes),
-            data_type=int(tensor.dtype),
-            shape=tuple(int(size) for size in tensor.shape.numpy()),
-        )
-        for tensor in tensors
-    )
-
-
-def _engine(options: BuildOptions, page_size: int) -> Engine:
+def _engine(options: BuildOptions, resolved: Resolved) -> Engine:
     factor = options.gpu_utilization_factor
     if factor is None and options.num_blocks is None:
         factor = GPU_UTILIZATION
     return Engine(
         DynamicBatching(
-            block_size=page_size,
-            max_batch_size=options.max_batch_size or MAX_BATCH_SIZE,
+            block_size=resolved.page_size,
+            max_batch_size=resolved.max_batch_size or MAX_BATCH_SIZE,
             num_blocks=options.num_blocks,
             gpu_utilization_factor=factor,
             max_scheduled_tokens=options.max_scheduled_tokens,
@@ -187,21 +119,6 @@ def stop_ids(config: ModelConfig, generation: JsonObject) -> tuple[int, ...]:
             "Add eos_token_id: the id of the tokenizer's eos_token, and that of the chat template's end of a turn.",
         )
     return tuple(dict.fromkeys((*declared, *config.eos_token_ids)))
-
-
-def check_names(section: Decoder | BlockDrafter, graph: ir.Graph) -> None:
-    """See that a section of the config and its graph name the same inputs and outputs. A difference is a bug here.
-
-    Raises:
-        RuntimeError: A name of the graph is not in the config, or one of the config matches nothing in the graph.
-    """
-    for declared, values in zip(graph_names(section), (graph.inputs, graph.outputs), strict=True):
-        names = {str(value.name) for value in values}
-        patterns = {name: re.compile(re.escape(name).replace("%d", r"\d+")) for name in declared}
-        unused = [name for name, pattern in patterns.items() if not any(pattern.fullmatch(n) for n in names)]
-        undeclared = [n for n in names if not any(pattern.fullmatch(n) for pattern in patterns.values())]
-        if unused or undeclared:
-            raise RuntimeError(f"genai_config.json and the graph disagree: {unused} unused, {undeclared} undeclared")
 
 
 def _search(options: BuildOptions, context_length: int, generation: JsonObject) -> Search:

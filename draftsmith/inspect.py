@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from builder.drafter import Drafter, plan_drafter
+from builder.drafter import Drafter
+from builder.drafter_graph import plan_drafter
 from builder.families import FAMILIES, family_of
 from builder.family import Family, TargetOptions
 from drafters.checkpoint.config import DrafterConfig

@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import nn
 
-from builder.export import DTYPE_OF
 from builder.family import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from builder.resolved import DTYPE_OF
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import read_drafter

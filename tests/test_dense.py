@@ -11,11 +11,11 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from builder.export import DTYPE_OF
 from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
 from builder.qwen35.names import find_names
+from builder.resolved import DTYPE_OF
 from draftsmith.validation.dense_session import DenseSession
 from draftsmith.validation.reference import entering_streams, load_reference
 from draftsmith.validation.session import Array

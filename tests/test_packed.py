@@ -13,11 +13,11 @@ import onnxruntime_genai as og
 import pytest
 import torch
 
-from builder.export import DTYPE_OF
 from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from builder.resolved import DTYPE_OF
 from draftsmith.doctor.versions import newer_parts
 from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.paged import lower_graph

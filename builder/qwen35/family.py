@@ -37,6 +37,7 @@ def open_checkpoint(checkpoint: Checkpoint) -> Target:
     return Target(
         model_type=MODEL_TYPE,
         checkpoint=checkpoint,
+        text=text_section(checkpoint.config, config.architecture),
         config=config,
         stored_name=names,
         embedding=EMBEDDING,

@@ -14,16 +14,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from builder.export import Plan
 from builder.option_table import DRAFTER_PATHS
 from builder.output import MANIFEST
+from builder.package import Package
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
 from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder, Graph
 from draftsmith.verify.protos import json_differences, message_differences
 from onnxkit.errors import ExportError
 from onnxkit.json_object import load_json
-from onnxkit.weights.parameters import Shared
-from onnxkit.weights.save import external_bytes, progress_bar
+from onnxkit.weights.save import progress_bar
 
 # Files that the runtime reads beside the configuration and the graphs.
 _READ = {*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG}
@@ -75,14 +74,17 @@ class _Against:
         return len(view)
 
 
-def weight_faults(export: ExportFolder, build: Plan, folder: Path) -> WeightFaults:
+def weight_faults(export: ExportFolder, package: Package, folder: Path) -> WeightFaults:
     """Compare each initializer, as the graph reads it, with the bytes that the plan gives, a block at a time."""
     result = WeightFaults()
-    targets = build.model.graph.initializers
-    with progress_bar(sum(map(external_bytes, build.models)), "Comparing weights") as progress:
-        for graph, model in zip(export.graphs, build.models, strict=False):
-            for name, value in model.graph.initializers.items():
-                wanted = targets[name].const_value if isinstance(value, Shared) else value.const_value
+    found = {graph.role: graph for graph in export.graphs}
+    with progress_bar(package.own_bytes, "Comparing weights") as progress:
+        for planned in package.graphs:
+            graph = found.get(planned.role)
+            if graph is None:
+                continue  # the configuration's difference tells
+            for name in planned.model.graph.initializers:
+                wanted = package.owner(planned, name).model.graph.initializers[name].const_value
                 assert wanted is not None
                 fault = _tensor_fault(export.path, graph, name, wanted)
                 result.faults += [f"{graph.path.name}: {name} {fault}"] if fault else []
