@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.drafter import MAX_BATCH_SIZE, POOL_LIMIT, Drafter
-from builder.qwen35.config import FULL, TargetConfig
+from builder.drafter import Drafter
+from builder.resolved import MAX_BATCH_SIZE, POOL_LIMIT
 from onnxkit.errors import ExportError
 from onnxkit.sizes import readable
 
@@ -99,8 +99,3 @@ class DrafterCost:
         if self.pool + self.pool // self.requests > POOL_LIMIT and self.requests < MAX_BATCH_SIZE:
             return [f"{size}, the most that stay within {readable(POOL_LIMIT)}; {causes} ({context_length})"]
         return []
-
-
-def target_token_bytes(config: TargetConfig) -> int:
-    """Bytes of a packed target's cache for a position: keys and values of the full layers, in 16 bits."""
-    return 4 * config.layer_types.count(FULL) * config.num_key_value_heads * config.head_dim

@@ -2,58 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as ir
-
-from builder.drafter import Drafter, plan_drafter, settle
-from builder.drafter import notes as drafter_notes
-from builder.drafter import read as read_drafter
-from builder.drafter_cost import DrafterCost, target_token_bytes
 from builder.hub import fetch
-from builder.option_table import OPTIONS
 from builder.options import BuildOptions
-from builder.output import LAST, MANIFEST, OutputFolder, mendable
-from builder.qwen35.config import TargetConfig, read_target_config
-from builder.qwen35.dense import build_dense
-from builder.qwen35.graph_io import TargetOptions
-from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
-from builder.qwen35.norms import check_norms
-from builder.qwen35.packed import build_packed
-from builder.runtime_config import (
-    check_names,
-    drafter_section,
-    search_notes,
-    shared_initializers,
-    stop_ids,
-    target_genai_config,
-)
-from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
-from drafters.checkpoint.conventions import NORMED, RAW
-from drafters.graph.graph_io import DrafterOptions
-from genai_config.sections import GenaiConfig
-from onnxkit import __version__
-from onnxkit.errors import ExportError
-from onnxkit.layers.precision import Precision
+from builder.output import OutputFolder, mendable
+from builder.plan import plan
+from builder.write import write
 from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
-from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.planning import plan_tensors
-from onnxkit.weights.safetensors_file import DTYPES
-from onnxkit.weights.save import progress_bar, save, stored_tensors
-from onnxkit.weights.tensor_plan import Disposition, TensorPlan
-
-MODEL_FILE = "model.onnx"
-
-DTYPE_OF = {"fp32": ir.DataType.FLOAT, "fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
-
-# Tokens in a page, and the tiles of the flash attention kernel by the widest head that they are for.
-DEFAULT_PAGE = 256
-_TILES, _SMALLEST_TILE = ((64, 256), (128, 128)), 64
+from onnxkit.weights.save import progress_bar
 
 # Room for what is not weights: the graph, the configuration. A 64-layer graph is under 2 MB.
 _GRAPH_BYTES = 4 << 20
@@ -61,74 +21,22 @@ _GRAPH_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Report:
-    """What an export did: the folder, its files with their sizes in bytes, the seconds it took, notes, the drafter."""
+    """What an export did: the folder, its files with their sizes in bytes, the seconds it took, notes, its graphs."""
 
     folder: Path
     files: dict[str, int]
     seconds: float
     notes: tuple[str, ...]
-    drafter: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         width = max(map(len, self.files))
         lines = [f"Exported to {escaped(str(self.folder))} in {self.seconds:.1f} s:"]
         lines += [f"  {name:<{width}}  {readable(size):>10}" for name, size in self.files.items()]
         lines += [f"  {'in all':<{width}}  {readable(sum(self.files.values())):>10}"]
-        lines += self.drafter
+        lines += self.graphs
         lines += [f"Note: {clipped(escaped(note))}" for note in self.notes]
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A build that has passed every check: nothing is written yet, and no weight read.
-
-    Attributes:
-        options: The request, with all that follows from the checkpoints filled in.
-        model: The target's graph.
-        tensors: What becomes of every tensor of it, and of its checkpoint.
-        config: ``genai_config.json``, but for where shared tensors lie.
-        tokenizer: The tokenizer's files.
-        notes: What the user should know, a line each.
-        drafter: The drafter's part, where there is one.
-    """
-
-    options: BuildOptions
-    model: ir.Model
-    tensors: TensorPlan
-    config: GenaiConfig
-    tokenizer: TokenizerFiles
-    notes: tuple[str, ...]
-    checkpoint: Checkpoint
-    drafter: DrafterPlan | None = None
-
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """All that is read: the target's folder, and the drafter's where there is one."""
-        return [self.checkpoint, *([self.drafter.cost.drafter.checkpoint] if self.drafter else [])]
-
-    def weights(self) -> int:
-        """Bytes of weights that will be written."""
-        return sum(plan.external_bytes for plan in self.tensor_plans)
-
-    @property
-    def tensor_plans(self) -> list[TensorPlan]:
-        """The target's, and the drafter's where there is one."""
-        return [self.tensors, *([self.drafter.tensors] if self.drafter else [])]
-
-    def hollow(self) -> Plan:
-        """The same build without its weights: what would be written can be looked at without writing gigabytes."""
-        drafter = replace(self.drafter, tensors=self.drafter.tensors.hollow()) if self.drafter else None
-        return replace(self, tensors=self.tensors.hollow(), drafter=drafter)
-
-
-@dataclass(frozen=True)
-class DrafterPlan:
-    """A drafter's part of a build."""
-
-    model: ir.Model
-    tensors: TensorPlan
-    cost: DrafterCost
 
 
 def export(options: BuildOptions) -> Report:
@@ -141,34 +49,16 @@ def export(options: BuildOptions) -> Report:
     folder = _checkpoint_folder(options)
     output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
     build = plan(options, folder)
-    weights = build.weights()
+    weights = build.package.own_bytes
     output.check_room(weights + build.tokenizer.size() + _GRAPH_BYTES)
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
             files = write(build, staging, progress)
-        for checkpoint in build.checkpoints:
+        for checkpoint in build.package.checkpoints:
             checkpoint.check_unchanged()
         output.commit()
-    lines = tuple(build.drafter.cost.lines()) if build.drafter else ()
+    lines = tuple(line for graph in build.package.graphs for line in graph.summary)
     return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), lines)
-
-
-def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
-    """Write all files of a planned build to an empty folder: the same plan, the same bytes. Gives their sizes."""
-    save(build.model, folder / MODEL_FILE, build.tensors, progress)
-    config = _save_drafter(build, folder, progress) if build.drafter else build.config
-    (folder / LAST).write_text(config.to_json(), encoding="utf-8")
-    build.tokenizer.write(folder)
-    return _write_manifest(folder, build)
-
-
-def _save_drafter(plan: Plan, staging: Path, progress: Callable[[int], object] | None) -> GenaiConfig:
-    """Write the drafter beside the target, whose data file it refers to; gives the configuration that says so."""
-    assert plan.drafter is not None and plan.config.model.drafter is not None
-    shared = stored_tensors(staging / MODEL_FILE, plan.drafter.tensors.shared)
-    path = staging / plan.config.model.drafter.filename
-    save(plan.drafter.model, path, plan.drafter.tensors, progress, shared)
-    return plan.config.sharing(shared_initializers(shared.values()))
 
 
 def _checkpoint_folder(options: BuildOptions) -> Path:
@@ -177,185 +67,3 @@ def _checkpoint_folder(options: BuildOptions) -> Path:
         return options.input
     OutputFolder(options.output, [])  # an output that cannot be is refused before gigabytes are downloaded
     return fetch(options.model, options.cache_dir)
-
-
-def plan(options: BuildOptions, folder: Path) -> Plan:
-    """Plan an export of the checkpoint in a folder: everything that can fail, no weight read, nothing written.
-
-    Raises:
-        ExportError: Something in the request or the checkpoints is not right.
-    """
-    checkpoint = Checkpoint(folder)
-    config = read_target_config(checkpoint.config)
-    names = find_names(checkpoint, config)
-    check_norms(checkpoint, config, names)
-    context_length = _context_length(options, config)
-    drafter = read_drafter(options, config, checkpoint, names) if options.drafter else None
-    page_size = _page_size(options, drafter)
-    if drafter:
-        options = settle(options, drafter, context_length, page_size)
-    options = _settled_taps(options, config)
-    target = _target_options(options, config, names, context_length, page_size)
-    model, _ = (build_packed if options.use_paged_attention else build_dense)(config, target)
-    tensors = plan_tensors(model.graph, checkpoint, names, names.left_out, allow_nonfinite=options.allow_nonfinite)
-    generation = generation_config(checkpoint)
-    section = drafter_section(drafter, options, context_length) if drafter else None
-    genai = target_genai_config(config, options, target, generation, MODEL_FILE, section)
-    check_names(genai.model.decoder, model.graph)
-    tokenizer = plan_tokenizer(checkpoint)
-    notes = [
-        *names.notes,
-        *_dtype_note(checkpoint, names),
-        *tensors.index_notes(),
-        *tokenizer.notes,
-        *stop_notes(checkpoint, stop_ids(config, generation)),
-        *search_notes(generation, drafter is not None),
-    ]
-    build = Plan(options, model, tensors, genai, tokenizer, tuple(notes), checkpoint)
-    return _with_drafter(build, drafter, target, config) if drafter else build
-
-
-def _with_drafter(plan: Plan, drafter: Drafter, target: TargetOptions, config: TargetConfig) -> Plan:
-    """The same build with the drafter's graph."""
-    options = plan.options
-    graph_options = DrafterOptions(
-        target=target.precision,
-        context_length=target.context_length,
-        page_size=target.page_size,
-        embedding=EMBEDDING,
-        head=EMBEDDING if target.tied else HEAD,
-    )
-    model, tensors = plan_drafter(drafter, graph_options, allow_nonfinite=options.allow_nonfinite)
-    assert plan.config.model.drafter is not None and options.max_batch_size is not None
-    check_names(plan.config.model.drafter, model.graph)
-    cost = DrafterCost(
-        drafter,
-        own=tensors.external_bytes,
-        shared=tensors.byte_count(Disposition.SHARED),
-        target_token=target_token_bytes(config),
-        page_size=target.page_size,
-        pages=drafter.ring_pages(target.context_length, target.page_size),
-        requests=options.max_batch_size,
-    )
-    cost.check_blocks(options.num_blocks)
-    notes = [*plan.notes, *drafter_notes(drafter, options, target.context_length)]
-    notes += [f"drafter: {note}" for note in tensors.index_notes()]
-    return replace(plan, drafter=DrafterPlan(model, tensors, cost), notes=(*notes, *cost.note(target.context_length)))
-
-
-def _target_options(
-    options: BuildOptions, config: TargetConfig, names: StoredNames, context_length: int, page_size: int
-) -> TargetOptions:
-    return TargetOptions(
-        context_length=context_length,
-        prune_lm_head=options.prune_lm_head,
-        include_hidden_states=options.include_hidden_states,
-        tied=names.tied,
-        precision=Precision.dense(DTYPE_OF[options.precision]),
-        taps=options.aux_hidden_state_layers,
-        normed_last_tap=options.last_tap == NORMED,
-        page_size=page_size,
-        capacity=options.state_update_capacity or 0,
-    )
-
-
-def _settled_taps(options: BuildOptions, config: TargetConfig) -> BuildOptions:
-    """The options with what a tap on the last layer is. One that is given by hand is the stream before the norm.
-
-    A tap is the stream entering a layer; the number of layers stands for the stream that leaves the last one.
-    """
-    taps, count = options.aux_hidden_state_layers, config.num_hidden_layers
-    if taps and max(taps) > count:
-        raise ExportError(
-            "A tap is beyond the last layer.",
-            where=f"--extra_options aux_hidden_state_layers={','.join(map(str, taps))}",
-            found=max(taps),
-            accepted=f"1 to {count}: the stream entering that layer, {count} for what leaves the last one",
-            fix="Name layers that the checkpoint has.",
-        )
-    if count in taps:
-        return replace(options, last_tap=options.last_tap or RAW)
-    if options.last_tap:
-        raise ExportError(
-            "An option speaks of a tap that there is not.",
-            where=f"--extra_options last_tap={options.last_tap}",
-            found=f"taps {', '.join(map(str, taps)) or 'on no layer'}",
-            accepted=f"last_tap beside a tap on the last layer, {count}",
-            fix="Leave last_tap out.",
-        )
-    return options
-
-
-def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:
-    """Tokens in a page, which both graphs share.
-
-    Attention sinks run on the flash kernel alone, which reads whole tiles, whose size goes by the head's width. All
-    else runs with pages of any size.
-    """
-    size = options.paged_block_size or DEFAULT_PAGE
-    if drafter is None or not drafter.config.attention_sinks:
-        return size
-    width = drafter.config.head_dim
-    tile = next((tile for most, tile in _TILES if width <= most), _SMALLEST_TILE)
-    if size % tile:
-        raise ExportError(
-            "The page is smaller than the tile of the attention kernel that takes sinks.",
-            where=f"--extra_options paged_block_size={size}",
-            found=f"{size}, with a drafter whose attention has sinks",
-            accepted=f"a power of two from {tile} (the drafter's heads are {width} wide)",
-            fix="Ask for larger pages, or leave the option out.",
-        )
-    return size
-
-
-def _context_length(options: BuildOptions, config: TargetConfig) -> int:
-    limit = config.longest_context
-    if options.context_length is not None and options.context_length > limit:
-        raise ExportError(
-            "The context is longer than the checkpoint's.",
-            where=f"--extra_options context_length={options.context_length}",
-            found=options.context_length,
-            accepted=f"1 to {limit} (max_position_embeddings in config.json, or what YaRN stretches it to)",
-            fix="Ask for less, or leave the option out.",
-        )
-    return options.context_length or limit
-
-
-def _dtype_note(checkpoint: Checkpoint, names: StoredNames) -> Sequence[str]:
-    """A note where config.json declares another element type than the tensors have. The tensors count."""
-    text = checkpoint.config
-    if "text_config" in text:
-        text = text.section("text_config")
-    declared = text.string("dtype", default=None) or text.string("torch_dtype", default=None)
-    stored = checkpoint.tensors[names("model.embed_tokens.weight")].dtype
-    known = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-    if declared is None or known.get(declared, stored) == stored:
-        return ()
-    found = ir.DataType.from_numpy(DTYPES[stored]).name.lower()
-    return (f"weights: config.json says {declared}, the tensors are {found}; the tensors count",)
-
-
-def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:
-    """Write the list of the folder's files, by which a later export knows that it may replace them."""
-    files = {path.name: path.stat().st_size for path in sorted(staging.iterdir())}
-    options = plan.options
-    manifest = {
-        "tool": "draftsmith",
-        "version": __version__,
-        "precision": options.precision,
-        "execution_provider": options.provider,
-        "options": _given(options) | {"context_length": plan.config.model.context_length},
-        "files": files,
-        "notes": plan.notes,
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    data = text.encode(errors="backslashreplace")  # a path may hold bytes that are no text; JSON writes them so
-    (staging / MANIFEST).write_bytes(data)
-    return files | {MANIFEST: len(data)}
-
-
-def _given(options: BuildOptions) -> dict[str, object]:
-    """The options that hold, those that are left to others aside."""
-    values = {option.name: getattr(options, option.name) for option in OPTIONS}
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}

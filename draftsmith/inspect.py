@@ -8,13 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from builder.drafter import Drafter, plan_drafter
-from builder.qwen35.config import ARCHITECTURES, read_target_config, text_section
-from builder.qwen35.graph_io import TargetOptions
-from builder.qwen35.keys import KEYS as TARGET_KEYS
-from builder.qwen35.names import EMBEDDING, HEAD, find_names
-from builder.qwen35.norms import check_norms
-from builder.qwen35.packed import build_packed
+from builder.drafter import Drafter
+from builder.drafter_graph import plan_drafter
+from builder.families import FAMILIES, family_of
+from builder.family import Family, TargetOptions
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
 from drafters.checkpoint.dialects.dialect import architecture
@@ -43,31 +40,26 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     """
     checkpoint = Checkpoint(folder, "FOLDER")
     yield f"{folder}: {len(checkpoint.tensors)} tensors, {_types(checkpoint)}"
-    if architecture(checkpoint.config) in ARCHITECTURES:
-        yield from _target(checkpoint)
+    if family := family_of(checkpoint.config):
+        yield from _target(checkpoint, family)
     else:
         yield from _drafter(checkpoint, block_size)
     checkpoint.check_unchanged()
 
 
-def _target(checkpoint: Checkpoint) -> Iterator[str]:
+def _target(checkpoint: Checkpoint, family: Family) -> Iterator[str]:
     config = checkpoint.config
-    name = architecture(config)
-    yield f"It is     a Qwen 3.5 target, by architectures: {name}"
-    text = text_section(config, name)
-    sections = [config] if text is config else [config, text]
-    yield from _keys(TARGET_KEYS, sections)
-    read = read_target_config(config)
-    names = find_names(checkpoint, read)
-    check_norms(checkpoint, read, names)
+    yield f"It is     a {family.title} target, by architectures: {architecture(config)}"
+    sections = family.sections(config)
+    yield from _keys(family.keys, sections)
+    target = family.open(checkpoint)
     yield "Config"
     origins = {key: section.place(key) for section in sections for key in section.data if key in section}
-    yield from _fields(read, TARGET_KEYS, origins)
-    yield f"  {'text model':<24} {names.prefix or '(no prefix)'}*; the head is {names.head}"
-    yield from _notes(names.notes)
-    precision = Precision.dense(BF16)
-    model, _ = build_packed(read, TargetOptions(1, True, False, names.tied, precision, page_size=16))
-    yield from _tensors(checkpoint, plan_tensors(model.graph, checkpoint, names, names.left_out))
+    yield from _fields(target.config, family.keys, origins)
+    yield f"  {'text model':<24} {target.stored_as}"
+    yield from _notes(target.notes)
+    model = target.build(TargetOptions(1, True, False, target.tied, Precision.dense(BF16), page_size=16), True)
+    yield from _tensors(checkpoint, plan_tensors(model.graph, checkpoint, target.stored_name, target.left_out))
 
 
 def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
@@ -85,8 +77,10 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
         name, stored = next(iter(renamed.items()))
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
-    graph_options = DrafterOptions(Precision.dense(BF16), 1, 16, EMBEDDING, HEAD)
-    _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size), graph_options)
+    _, plan = plan_drafter(
+        Drafter(checkpoint, config, config.block_size),
+        DrafterOptions(Precision.dense(BF16), 1, 16, FAMILIES[0].embedding, FAMILIES[0].head),
+    )
     yield from _tensors(checkpoint, plan)
 
 

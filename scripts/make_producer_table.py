@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from builder.qwen35.keys import KEYS as TARGET_KEYS
+from builder.families import FAMILIES
 from drafters.checkpoint import conventions
 from drafters.checkpoint.dialects import DIALECTS, KEYS
 from drafters.checkpoint.keys import COMMON
@@ -52,7 +52,7 @@ def page() -> str:
             *_conventions(),
             *_refused(),
             *_keys("A drafter's keys", KEYS),
-            *_keys("A target's keys", TARGET_KEYS),
+            *(line for family in FAMILIES for line in _keys(f"A {family.title} target's keys", family.keys)),
         ]
     )
 

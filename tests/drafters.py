@@ -10,7 +10,8 @@ import onnx_ir as ir
 import torch
 from safetensors.torch import load_file
 
-from builder.drafter import Drafter, plan_drafter
+from builder.drafter import Drafter
+from builder.drafter_graph import plan_drafter
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.reading import read_drafter
 from drafters.graph.graph_io import DrafterOptions

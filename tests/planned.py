@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from builder.export import DTYPE_OF
+from builder.family import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
-from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from builder.resolved import DTYPE_OF
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import read_drafter
@@ -74,7 +74,7 @@ def checkpoint(config: Json, headers: Headers) -> Checkpoint:
 @cache
 def _drafter_graph(config: DrafterConfig) -> ir.Graph:
     options = DrafterOptions(Precision.dense(BF16), 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
-    return build_drafter(config, options)[0].graph
+    return build_drafter(config, options).graph
 
 
 def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Outcome:
@@ -94,7 +94,7 @@ def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Ou
 @cache
 def _target_graph(config: TargetConfig, tied: bool) -> ir.Graph:
     options = TargetOptions(64, True, False, tied, Precision.dense(DTYPE_OF["bf16"]), (), 16, 0)
-    return build_packed(config, options)[0].graph
+    return build_packed(config, options).graph
 
 
 def plan_target(config: Json, headers: Headers) -> Outcome:
@@ -114,7 +114,7 @@ def plan_target(config: Json, headers: Headers) -> Outcome:
 
 def graph_text(config: DrafterConfig) -> str:
     """A drafter's graph as text, its inputs, outputs and constants included."""
-    model, _ = build_drafter(
+    model = build_drafter(
         config, DrafterOptions(Precision.dense(BF16), 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
     )
     constants = [

@@ -11,11 +11,11 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from builder.export import DTYPE_OF
+from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
-from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import find_names
+from builder.resolved import DTYPE_OF
 from draftsmith.validation.dense_session import DenseSession
 from draftsmith.validation.reference import entering_streams, load_reference
 from draftsmith.validation.session import Array
@@ -198,7 +198,7 @@ def test_without_stacking_every_projection_is_a_stored_tensor(tmp_path: Path, re
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
     precision = Precision.dense(ir.DataType.FLOAT, stacked=False)
-    model, _ = build_dense(config, TargetOptions(128, False, False, False, precision))
+    model = build_dense(config, TargetOptions(128, False, False, False, precision))
     plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:
         if name.endswith("proj.weight"):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
-from builder.drafter import Drafter, settle
+from builder.drafter import Drafter
 from builder.drafter_cost import DrafterCost
 from builder.options import BuildOptions
+from builder.resolved import Resolved, beside_drafter
 from drafters.checkpoint.config import DFlash2, DrafterConfig, DSpark, LayerAttention
 from draftsmith.validation.engine import run_engine
 from draftsmith.validation.widen import widen
@@ -41,7 +42,7 @@ CONFIG = DrafterConfig(
 FULL = (LayerAttention(None, False),) * 5
 
 
-def settled(config: DrafterConfig, context: int, max_batch_size: int | None = None) -> tuple[BuildOptions, DrafterCost]:
+def settled(config: DrafterConfig, context: int, max_batch_size: int | None = None) -> tuple[Resolved, DrafterCost]:
     drafter = Drafter(Checkpoint(TINY), config, config.block_size)
     asked = BuildOptions(
         output=Path("o"),
@@ -51,7 +52,7 @@ def settled(config: DrafterConfig, context: int, max_batch_size: int | None = No
         drafter_path=Path("d"),
         max_batch_size=max_batch_size,
     )
-    options = settle(asked, drafter, context, 256)
+    options = beside_drafter(asked, drafter, context, 256)
     assert options.max_batch_size is not None
     pages = drafter.ring_pages(context, 256)
     return options, DrafterCost(drafter, 1, 1, 65536, 256, pages, options.max_batch_size)
@@ -168,4 +169,4 @@ def test_a_step_has_room_for_the_drafts_that_follow_from_a_drafter() -> None:
         max_scheduled_tokens=7,
     )
     with pytest.raises(ExportError, match="no room for the drafts"):
-        settle(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size), 262144, 256)
+        beside_drafter(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size), 262144, 256)

@@ -591,4 +591,6 @@ def test_inspect_without_a_block_size(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "an export needs drafter_block_size=N" in said and "of a block of" not in said
     with pytest.raises(ExportError, match="block_size"):
-        run_export(BuildOptions(tmp_path / "out", "bf16", "cuda", input=TINY, drafter_path=folder))
+        run_export(
+            BuildOptions(output=tmp_path / "out", precision="bf16", provider="cuda", input=TINY, drafter_path=folder)
+        )

@@ -13,11 +13,11 @@ import onnxruntime_genai as og
 import pytest
 import torch
 
-from builder.export import DTYPE_OF
+from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
-from builder.qwen35.graph_io import TargetOptions
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from builder.resolved import DTYPE_OF
 from draftsmith.doctor.versions import newer_parts
 from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.paged import lower_graph
@@ -129,7 +129,7 @@ def test_unstacked(tmp_path: Path, precision: str) -> None:
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
     options = TargetOptions(4096, True, False, False, Precision.dense(DTYPE_OF[precision], stacked=False), taps=TAPS)
-    model, _ = build_packed(config, options)
+    model = build_packed(config, options)
     plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:
         if name.endswith("proj.weight"):

@@ -74,13 +74,13 @@ def test_a_source_that_changes_while_it_is_read(
     name: str,
 ) -> None:
     checkpoint = variant(tmp_path / "c")
-    save = __import__("builder.export", fromlist=["save"]).save
+    save = __import__("builder.package", fromlist=["save"]).save
 
     def saved(*arguments: object) -> None:
         save(*arguments)
         change(checkpoint / name)
 
-    monkeypatch.setattr("builder.export.save", saved)
+    monkeypatch.setattr("builder.package.save", saved)
     message = refused(capsys, "-i", checkpoint, "-o", tmp_path / "out", "-p", "fp32", "-e", "cpu")
     assert name in message and not (tmp_path / "out").exists() and names(tmp_path) == ["c"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder, nn
 
+from builder.family import TargetOptions
 from builder.qwen35.config import FULL, TargetConfig
 from builder.qwen35.decoder import TextModel, TextOutput
-from builder.qwen35.graph_io import PAST, TargetOptions, concatenated_taps
+from builder.qwen35.graph_io import PAST, concatenated_taps
 from builder.qwen35.layout import DeltaState, LayerState, Layout
 from onnxkit.layers.graph import Type
 from onnxkit.layers.kv_cache import KeyValueCache

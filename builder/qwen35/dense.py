@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder
 
+from builder.family import TargetOptions
 from builder.qwen35.causal_lm import CausalLM, state_inputs
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.graph_io import (
@@ -15,7 +16,6 @@ from builder.qwen35.graph_io import (
     HIDDEN_STATES,
     INPUT_IDS,
     LOGITS,
-    TargetOptions,
     TargetOutputs,
 )
 from builder.qwen35.layout import LayerState, Layout, dense_run
@@ -66,8 +66,8 @@ def state_types(config: TargetConfig, dtype: ir.DataType, length: str) -> dict[s
     }
 
 
-def build_dense(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, DenseCausalLM]:
-    """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
+def build_dense(config: TargetConfig, options: TargetOptions) -> ir.Model:
+    """Build the graph. Its weights are parameters without data yet; each says where its bytes come from."""
     graph = empty_graph("target")
     builder = GraphBuilder(graph)
     input_ids = builder.input(INPUT_IDS, I64, ["batch_size", "sequence_length"])
@@ -75,4 +75,4 @@ def build_dense(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model,
     states = state_inputs(builder, config, state_types(config, options.precision.activations, "past_sequence_length"))
     module = DenseCausalLM(config, options, Layout.DENSE)
     graph.outputs.extend(module(builder.op, input_ids, mask, states))
-    return ir.Model(graph, ir_version=IR_VERSION), module
+    return ir.Model(graph, ir_version=IR_VERSION)

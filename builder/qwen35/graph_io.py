@@ -1,4 +1,4 @@
-"""A target's graph from outside: its inputs and outputs by name, and what the user may choose about them.
+"""A target's graph from outside: its inputs and outputs by name.
 
 The inputs of paged attention are named in :mod:`onnxkit.layers.paged_attention`.
 """
@@ -6,7 +6,6 @@ The inputs of paged attention are named in :mod:`onnxkit.layers.paged_attention`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
@@ -14,7 +13,6 @@ from onnxscript import OpBuilder
 from builder.qwen35.layout import LayerState
 from onnxkit.layers import kv_cache
 from onnxkit.layers.graph import Outputs, Type
-from onnxkit.layers.precision import Precision
 
 INPUT_IDS, ATTENTION_MASK = "input_ids", "attention_mask"
 LOGITS_INDICES = "logits_indices"
@@ -29,34 +27,6 @@ PRESENT = kv_cache.PRESENT | {
     "conv_value": "state_update.%d.conv_value",
     "recurrent_capsule": "state_update.%d.recurrent_capsule",
 }
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """What the user may choose about a target's graph.
-
-    Attributes:
-        context_length: Positions that the rotary tables cover.
-        prune_lm_head: Logits of chosen tokens only: dense, the last one; packed, those of ``logits_indices``.
-        include_hidden_states: A further output with the final norm's output for every token.
-        tied: The head reads the embedding's table.
-        precision: The graph's precision.
-        taps: Layers whose entering residual stream is put out, one beside the other; the number of layers stands for
-            the stream that enters the final norm.
-        page_size: Packed: tokens in a page of the cache.
-        capacity: Packed: rows of a sequence whose state changes can be captured, 0 for none.
-        normed_last_tap: Whether the last layer's tap is what leaves the final norm instead.
-    """
-
-    context_length: int
-    prune_lm_head: bool
-    include_hidden_states: bool
-    tied: bool
-    precision: Precision
-    taps: tuple[int, ...] = ()
-    page_size: int = 256
-    capacity: int = 0
-    normed_last_tap: bool = False
 
 
 class TargetOutputs(Outputs):

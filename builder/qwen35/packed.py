@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder
 
+from builder.family import TargetOptions
 from builder.qwen35.causal_lm import CausalLM, state_inputs
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.graph_io import (
@@ -17,7 +18,6 @@ from builder.qwen35.graph_io import (
     INPUT_IDS,
     LOGITS,
     LOGITS_INDICES,
-    TargetOptions,
     TargetOutputs,
 )
 from builder.qwen35.layout import LayerState, Layout, PackedRun
@@ -84,8 +84,8 @@ def _layout_inputs(options: TargetOptions) -> dict[str, Type]:
     return inputs
 
 
-def build_packed(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, PackedCausalLM]:
-    """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
+def build_packed(config: TargetConfig, options: TargetOptions) -> ir.Model:
+    """Build the graph. Its weights are parameters without data yet; each says where its bytes come from."""
     graph = empty_graph("target")
     builder = GraphBuilder(graph)
     inputs = {INPUT_IDS: builder.input(INPUT_IDS, I64, ["num_tokens"])}
@@ -93,4 +93,4 @@ def build_packed(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model
     inputs |= {name: builder.input(name, *kind) for name, kind in _layout_inputs(options).items()}
     module = PackedCausalLM(config, options, Layout.PACKED)
     graph.outputs.extend(module(builder.op, inputs, states))
-    return ir.Model(graph, ir_version=IR_VERSION), module
+    return ir.Model(graph, ir_version=IR_VERSION)

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from builder.export import Plan
 from builder.option_table import DRAFTER_PATHS
 from builder.output import MANIFEST
+from builder.package import Package
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
 from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder, Graph
 from draftsmith.verify.protos import json_differences, message_differences
@@ -74,13 +74,17 @@ class _Against:
         return len(view)
 
 
-def weight_faults(export: ExportFolder, build: Plan, folder: Path) -> WeightFaults:
+def weight_faults(export: ExportFolder, package: Package, folder: Path) -> WeightFaults:
     """Compare each initializer, as the graph reads it, with the bytes that the plan gives, a block at a time."""
     result = WeightFaults()
-    with progress_bar(build.weights(), "Comparing weights") as progress:
-        for graph, plan in zip(export.graphs, build.tensor_plans, strict=False):
-            for name, planned in plan.initializers.items():
-                wanted = planned.tensor or build.tensors.initializers[name].tensor
+    found = {graph.role: graph for graph in export.graphs}
+    with progress_bar(package.own_bytes, "Comparing weights") as progress:
+        for planned in package.graphs:
+            graph = found.get(planned.role)
+            if graph is None:
+                continue  # the configuration's difference tells
+            for name in planned.tensors.initializers:
+                wanted = package.owner(planned, name).tensors.initializers[name].tensor
                 assert wanted is not None
                 fault = _tensor_fault(export.path, graph, name, wanted)
                 result.faults += [f"{graph.path.name}: {name} {fault}"] if fault else []
