@@ -13,8 +13,7 @@ from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
 from drafters.checkpoint import conventions, reading
 from drafters.checkpoint.config import DrafterConfig, DSpark
 from drafters.checkpoint.homes import Homes
-from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.kinds import Family, RuntimeKind
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import Identity, identity, read_identified
 from drafters.graph.build import build_drafter
@@ -51,13 +50,13 @@ class Drafter:
     @property
     def title(self) -> str:
         """What to call its kind."""
-        return TITLES[self.config.family]
+        return self.config.family.label
 
     def window(self, context_length: int) -> int:
         """The runtime's ``sliding_window``: a DFlash 2 drafter must have one, if need be one that nothing leaves."""
         if self.config.window is not None:
             return self.config.window
-        return context_length + self.config.block_size if self.config.kind == DFLASH2 else -1
+        return context_length + self.config.block_size if self.config.kind == RuntimeKind.DFLASH2 else -1
 
     def token_bytes(self) -> int:
         """Bytes of cache for a position: keys and values of all layers, in 16 bits."""
@@ -85,7 +84,7 @@ def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, na
     folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}")
     found = identity(folder)
     _check_kind(options, found.family)
-    top_k = options.dspark_top_k if found.family == DSPARK else options.dflash2_top_k
+    top_k = options.dspark_top_k if found.family == Family.DSPARK else options.dflash2_top_k
     config = read_identified(
         folder,
         found,
@@ -201,16 +200,15 @@ def _other_target(where: str, found: object, accepted: str) -> ExportError:
     )
 
 
-def _check_kind(options: BuildOptions, kind: str) -> None:
+def _check_kind(options: BuildOptions, family: Family) -> None:
     """See that the path's option, and those of a kind's own, are of this kind. DFlash is asked for as DFlash 2 is."""
-    path, title = options.drafter_option, TITLES[kind]
-    kind = DFLASH2 if kind == DFLASH else kind
+    path, title, kind = options.drafter_option, family.label, family.option_prefix
     if path not in ("drafter_path", f"{kind}_path"):
         raise ExportError(
             "The drafter is of another kind.",
             where=f"--extra_options {path}={options.drafter}",
             found=f"a {title} drafter, by its tensors",
-            accepted=f"a {TITLES[path.removesuffix('_path')]} drafter",
+            accepted=f"a {Family(path.removesuffix('_path')).label} drafter",
             fix=f"Write {kind}_path={options.drafter}, or drafter_path, which takes either kind.",
         )
     for option in DRAFTER_OPTIONS:
@@ -256,7 +254,7 @@ def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_si
             f"{', '.join(map(str, config.target_layer_ids))} enter the layers after them",
             fix="Leave aux_hidden_state_layers out; it follows from the drafter.",
         )
-    if options.prefix_caching and config.kind == DSPARK:
+    if options.prefix_caching and config.kind == RuntimeKind.DSPARK:
         raise _misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
     if options.last_tap and drafter.last_tap is None:
         raise _misfit("last_tap", options.last_tap, "nothing: the drafter does not read the target's last layer")

@@ -18,8 +18,8 @@ from builder.qwen35.packed import build_packed
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
 from drafters.checkpoint.dialects.dialect import architecture
-from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DSPARK, SECTIONS
+from drafters.checkpoint.keys import SECTIONS
+from drafters.checkpoint.kinds import Family
 from drafters.checkpoint.reading import Identity, identity, read_identified
 from drafters.graph.graph_io import DrafterOptions
 from onnxkit.json_object import JsonObject
@@ -72,7 +72,7 @@ def _target(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     found = identity(checkpoint)
-    yield f"It is     a {TITLES[found.family]} drafter, by {found.family_reason}"
+    yield f"It is     a {found.family.label} drafter, by {found.family_reason}"
     yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
     yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
     unsaid = block_size is None and "block_size" not in found.homes
@@ -110,7 +110,11 @@ def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
         yield f"Drafts    not known, {rows}: an export needs drafter_block_size=N, the N of its trainer's command"
     else:
         yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
-    known = "" if config.kind == config.family else f", which has no kind for {TITLES[config.family]} of this form"
+    known = (
+        ""
+        if config.kind.value == config.family.value
+        else f", which has no kind for {config.family.label} of this form"
+    )
     yield f"Runs as   {config.kind}.onnx in the runtime{known}"
 
 
@@ -167,7 +171,7 @@ def _use(key: Key, value: object, found: Identity | None) -> str:
         return Use.CHECKED.value
     if found and key.families and found.family not in key.families:
         return (Use.CHECKED if one_of(value, key.accepted) else Use.REFUSED).value
-    if found and found.family == DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
+    if found and found.family == Family.DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
         return Use.NO_EFFECT.value
     return key.use.value
 

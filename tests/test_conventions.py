@@ -11,6 +11,7 @@ from drafters.checkpoint import conventions
 from drafters.checkpoint.config import DSpark, LayerAttention
 from drafters.checkpoint.dialects import DIALECTS, KEYS, recognise
 from drafters.checkpoint.homes import Homes
+from drafters.checkpoint.kinds import Family
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
 from scripts.make_tiny_drafter import Json
@@ -22,7 +23,7 @@ BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
 def homes(config: Json, producer: str = "SpecForge", kind: str = "dspark") -> Homes:
     dialect = BY_NAME[producer]
-    return Homes(JsonObject(config, "config.json"), KEYS, dialect.renames, dialect.defaults(kind), dialect.name)
+    return Homes(JsonObject(config, "config.json"), KEYS, dialect.renames, dialect.defaults(Family(kind)), dialect.name)
 
 
 def of(producer: str, kind: str) -> Homes:
@@ -48,7 +49,7 @@ def test_each_convention(producer: str, kind: str) -> None:
     assert conventions.block_size(keys, 8 if producer == "TorchSpec" else None) == 8
     assert conventions.mask_token(keys, 640) == 630
     dialect = BY_NAME[WRITERS[producer][1]]
-    assert conventions.anchor_predicts(keys, dialect, family(kind), 8) == (family(kind) == "dspark")
+    assert conventions.anchor_predicts(keys, dialect, Family(family(kind)), 8) == (family(kind) == "dspark")
     assert conventions.layers(keys, 8) == (LayerAttention(None, False),) * 2
     assert conventions.layer_kinds(keys) == (FULL, FULL)
     rotary = conventions.rotary(keys, 32, (FULL, FULL))
@@ -145,7 +146,7 @@ SPECULATORS = {"speculators_config": {"proposal_methods": [{"speculative_tokens"
 )
 def test_the_anchors_row(producer: str, kind: str, keys: Json, expected: bool) -> None:
     found = homes(keys, producer, kind)
-    assert conventions.anchor_predicts(found, BY_NAME[producer], kind, 8) is expected
+    assert conventions.anchor_predicts(found, BY_NAME[producer], Family(kind), 8) is expected
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_the_anchors_row(producer: str, kind: str, keys: Json, expected: bool) -
 )
 def test_a_row_alignment_that_is_not_told(keys: Json, kind: str) -> None:
     found = homes(keys, "vLLM speculators", kind)
-    text = message(lambda: conventions.anchor_predicts(found, BY_NAME["vLLM speculators"], kind, 8))
+    text = message(lambda: conventions.anchor_predicts(found, BY_NAME["vLLM speculators"], Family(kind), 8))
     assert "sample_from_anchor" in text or "proposal_methods" in text
 
 

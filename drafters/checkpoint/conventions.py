@@ -8,7 +8,7 @@ from dataclasses import replace
 from drafters.checkpoint.config import LayerAttention
 from drafters.checkpoint.dialects.dialect import Dialect
 from drafters.checkpoint.homes import Homes, rope_view
-from drafters.checkpoint.keys import DSPARK
+from drafters.checkpoint.kinds import Family
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject, disagreement
 from onnxkit.rotary import Rotary
@@ -109,7 +109,7 @@ def mask_token(homes: Homes, vocab_size: int) -> int:
     return token
 
 
-def anchor_predicts(homes: Homes, dialect: Dialect, family: str, block: int) -> bool:
+def anchor_predicts(homes: Homes, dialect: Dialect, family: Family, block: int) -> bool:
     """Whether the anchor's row predicts. If so, row ``j`` predicts the token at ``j + 1``, else the one at ``j``.
 
     ====================================== ============================= ===================
@@ -132,7 +132,7 @@ def anchor_predicts(homes: Homes, dialect: Dialect, family: str, block: int) -> 
     """
     sampled = homes.boolean("sample_from_anchor", default=None)
     shifted = homes.boolean("shift_label", default=None)
-    if family != DSPARK:
+    if family != Family.DSPARK:
         return bool(sampled)
     said = homes.agreed({"sample_from_anchor": sampled, "shift_label": shifted})
     if said is not None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from drafters.checkpoint.dialects.deepspec import ARCHITECTURE as DEEPSPEC
 from drafters.checkpoint.dialects.dialect import architecture
-from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.kinds import Family
 from drafters.checkpoint.names import DraftNames, draft_names
 from drafters.checkpoint.refused import refuse_known
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject
 from onnxkit.weights.checkpoint import Checkpoint
 
-# What to call a kind. The runtime has two: it runs a plain DFlash drafter as a DFlash 2 one whose pairs score nothing.
-TITLES = {DFLASH: "DFlash", DFLASH2: "DFlash 2", DSPARK: "DSpark"}
-
 # Parts of tensor names that tell a kind, in the order in which they are looked for.
 _MARKS = {
-    "candidate_selector.": DFLASH2,
-    ".attention_conv.": DFLASH2,
-    ".mlp_conv.": DFLASH2,
-    "markov_head.": DSPARK,
+    "candidate_selector.": Family.DFLASH2,
+    ".attention_conv.": Family.DFLASH2,
+    ".mlp_conv.": Family.DFLASH2,
+    "markov_head.": Family.DSPARK,
 }
 
 
@@ -27,8 +24,8 @@ _MARKS = {
 _PLAIN = ("DFlashDraftModel", "Qwen3DFlashDraftModel", "DFlashSpeculator")
 
 
-def identify(checkpoint: Checkpoint) -> str:
-    """The kind of drafter: ``dflash``, ``dflash2`` or ``dspark``.
+def identify(checkpoint: Checkpoint) -> Family:
+    """The kind of drafter.
 
     Raises:
         ExportError: It is another kind, which is named where it is known.
@@ -36,7 +33,7 @@ def identify(checkpoint: Checkpoint) -> str:
     return kind_and_reason(checkpoint, draft_names(checkpoint))[0]
 
 
-def kind_and_reason(checkpoint: Checkpoint, names: DraftNames) -> tuple[str, str]:
+def kind_and_reason(checkpoint: Checkpoint, names: DraftNames) -> tuple[Family, str]:
     """The kind, and what it was told by.
 
     ============================================================ ===========
@@ -67,19 +64,19 @@ def kind_and_reason(checkpoint: Checkpoint, names: DraftNames) -> tuple[str, str
     return _without_marks(checkpoint.config, names)
 
 
-def _without_marks(config: JsonObject, names: DraftNames) -> tuple[str, str]:
+def _without_marks(config: JsonObject, names: DraftNames) -> tuple[Family, str]:
     stored = names("fc.weight")
     if architecture(config) == DEEPSPEC:
-        return DSPARK, f"the tensor {stored} and the architecture {DEEPSPEC}, without a Markov head"
-    for declared, kind in {"dspark": DSPARK, "dflash2": DFLASH2}.items():
+        return Family.DSPARK, f"the tensor {stored} and the architecture {DEEPSPEC}, without a Markov head"
+    for kind in (Family.DSPARK, Family.DFLASH2):
         for section in (config.data, *(data for data in config.data.values() if isinstance(data, dict))):
             for key in ("speculators_model_type", "projector_type"):
-                if section.get(key) == declared:
-                    return kind, f"the key {key}, {declared}"
+                if section.get(key) == kind:
+                    return kind, f"the key {key}, {kind}"
     if "markov_rank" in config and architecture(config) not in _PLAIN:
         raise config.error(
             "architectures",
             f"{DEEPSPEC}, whose anchor's row predicts, or {_PLAIN[0]}: without a Markov head, nothing else tells",
             "Get config.json again from where the drafter comes from.",
         )
-    return DFLASH, f"the tensor {stored}, without the tensors of another kind"
+    return Family.DFLASH, f"the tensor {stored}, without the tensors of another kind"

@@ -8,9 +8,8 @@ there, finetunes and serving programs leave keys of their own.
 
 from __future__ import annotations
 
+from drafters.checkpoint.kinds import Family
 from onnxkit.key_table import Key, Use, without_effect
-
-DFLASH, DFLASH2, DSPARK = "dflash", "dflash2", "dspark"
 
 # Sections of the top level that shape the drafter, in the order in which values are looked for.
 OWN_SECTIONS = ("dflash_config", "dspark_config")
@@ -21,7 +20,7 @@ SHAPING_SECTIONS = (*OWN_SECTIONS, BACKBONE_SECTION)
 NESTED_SECTION = "text_config"
 SECTIONS = (*SHAPING_SECTIONS, NESTED_SECTION)
 
-_ONLY2, _SPARK = (DFLASH2,), (DSPARK,)
+_ONLY2, _SPARK = (Family.DFLASH2,), (Family.DSPARK,)
 
 
 def _honoured(name: str, says: str, fields: str, **more: object) -> Key:

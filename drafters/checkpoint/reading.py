@@ -14,8 +14,8 @@ from drafters.checkpoint.dialects import KEYS, recognise
 from drafters.checkpoint.dialects.dialect import Dialect
 from drafters.checkpoint.heads import markov_head
 from drafters.checkpoint.homes import Homes
-from drafters.checkpoint.identify import TITLES, kind_and_reason
-from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.identify import kind_and_reason
+from drafters.checkpoint.kinds import Family
 from drafters.checkpoint.mask_row import MASK_FILE, read_mask_row
 from drafters.checkpoint.names import DraftNames, draft_names, tensor
 from onnxkit.errors import ExportError
@@ -38,7 +38,7 @@ class Identity:
     """What a drafter's folder holds, and why one thinks so.
 
     Attributes:
-        family: ``dflash``, ``dflash2`` or ``dspark``.
+        family: Its kind.
         family_reason: What the kind was told by.
         dialect: The producer.
         dialect_reason: What the producer was told by.
@@ -46,7 +46,7 @@ class Identity:
         homes: The keys of the configuration.
     """
 
-    family: str
+    family: Family
     family_reason: str
     dialect: Dialect
     dialect_reason: str
@@ -54,8 +54,7 @@ class Identity:
     homes: Homes
 
     def __str__(self) -> str:
-        title = TITLES[self.family]
-        return f"{title} by {self.family_reason}; from {self.dialect.name} by {self.dialect_reason}"
+        return f"{self.family.label} by {self.family_reason}; from {self.dialect.name} by {self.dialect_reason}"
 
 
 def identity(checkpoint: Checkpoint) -> Identity:
@@ -120,7 +119,7 @@ def read_identified(
         raise homes.error("head_dim", "an even number: one half of a head is rotated against the other")
     block = conventions.block_size(homes, block_size)
     conventions.check_drafts(homes, block)
-    if family == DFLASH2:
+    if family == Family.DFLASH2:
         top_k = _selector_top_k(homes, vocab, top_k)
     draft_vocab = _draft_vocabulary(checkpoint, found, vocab)
     if _holds_no_row_per_token(found) and target_vocab is not None:
@@ -170,7 +169,7 @@ def _selector_top_k(homes: Homes, vocab: int, option: int | None) -> int:
 
 def _holds_no_row_per_token(found: Identity) -> bool:
     """Whether the drafter has no table of its own with a row for each token, so that the target's vocabulary counts."""
-    return found.family == DFLASH and not any(name in found.names for name in (EMBEDDING, HEAD, MAP))
+    return found.family == Family.DFLASH and not any(name in found.names for name in (EMBEDDING, HEAD, MAP))
 
 
 def _trained_positions(homes: Homes, rotary: Rotary) -> int | None:
@@ -209,13 +208,13 @@ def _position_notes(homes: Homes, rotary: Rotary) -> Iterator[str]:
         )
 
 
-def _refuse_other_families(homes: Homes, family: str) -> None:
+def _refuse_other_families(homes: Homes, family: Family) -> None:
     """Refuse keys of another kind: the tensors that they describe are not there."""
     for name, key in KEYS.items():
         if key.families and family not in key.families and name in homes and not one_of(homes.data[name], key.accepted):
             error = refusal(homes, key)
             error.details["found"] = (
-                f"{short(homes.data[name])} in a {TITLES[family]} drafter, which it is by its tensors"
+                f"{short(homes.data[name])} in a {family.label} drafter, which it is by its tensors"
             )
             raise error
 
@@ -236,7 +235,7 @@ def _check(checkpoint: Checkpoint, found: Identity) -> None:
     for key in ("dtype", "torch_dtype"):
         homes.string(key, default=None)
     for key in ("enable_confidence_head", "use_confidence_head"):
-        if family != DSPARK and homes.boolean(key, default=False):
+        if family != Family.DSPARK and homes.boolean(key, default=False):
             raise _not_stored(checkpoint, homes, key, "confidence_head.proj.weight")
 
 
@@ -253,11 +252,11 @@ def _not_stored(checkpoint: Checkpoint, homes: Homes, key: str, name: str) -> Ex
 def _variant(checkpoint: Checkpoint, found: Identity, hidden: int, block: int) -> DFlash | DFlash2 | DSpark:
     homes = found.homes
     predicts = conventions.anchor_predicts(homes, found.dialect, found.family, block)
-    if found.family == DSPARK:
+    if found.family == Family.DSPARK:
         return markov_head(checkpoint, homes, found.names, hidden, predicts)
     factor = homes.factor("output_multiplier")
     cap = homes.number("final_logit_softcapping", default=None)
-    if found.family != DFLASH2:
+    if found.family != Family.DFLASH2:
         return DFlash(factor, cap, predicts)
     group = homes.integer("conv_group_size")
     if hidden % group:
@@ -274,7 +273,7 @@ def _draft_vocabulary(checkpoint: Checkpoint, found: Identity, vocab: int) -> in
         if size is not None and HEAD in names:
             raise homes.error("draft_vocab_size", f"{vocab} (vocab_size): rows beyond it would be drafted")
         return size
-    if found.family == DFLASH2:
+    if found.family == Family.DFLASH2:
         raise homes.error("draft_vocab_size", f"{vocab} (vocab_size): a DFlash 2 selector scores the whole vocabulary")
     if HEAD not in names:
         raise _not_stored(checkpoint, homes, "draft_vocab_size", HEAD)
@@ -315,7 +314,7 @@ def _notes(checkpoint: Checkpoint, found: Identity, rotary: Rotary, rope_theta: 
     """What is left without effect on purpose, and what is done in another way than in training."""
     homes, dialect = found.homes, found.dialect
     for key in ("output_multiplier", "final_logit_softcapping"):
-        if found.family == DSPARK and key in homes:
+        if found.family == Family.DSPARK and key in homes:
             homes.number(key)
             yield f"{key} is not applied: a Markov head is trained on the head's own logits"
     windows = [layer.window for layer in conventions.layers(homes, 1) if layer.window]

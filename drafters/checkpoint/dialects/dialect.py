@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drafters.checkpoint.kinds import Family
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key
 
 
-def _nothing(_: str) -> Mapping[str, Any]:
+def _nothing(_: Family) -> Mapping[str, Any]:
     return {}
 
 
@@ -43,9 +44,9 @@ class Dialect:
     aliases: Mapping[str, str] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[Key, ...] = ()
-    defaults: Callable[[str], Mapping[str, Any]] = _nothing
+    defaults: Callable[[Family], Mapping[str, Any]] = _nothing
     one_bound: bool = False
-    theta_in_doubt: Mapping[str, str] = field(default_factory=dict)
+    theta_in_doubt: Mapping[Family, str] = field(default_factory=dict)
     unsaid_window: str | None = None
     normed_last_tap: bool = False
 

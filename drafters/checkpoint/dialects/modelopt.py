@@ -7,7 +7,7 @@ transformers no longer writes (``rope_scaling``, ``torch_dtype``), and none that
 from __future__ import annotations
 
 from drafters.checkpoint.dialects.dialect import Dialect, any_key
-from drafters.checkpoint.keys import DFLASH, DSPARK
+from drafters.checkpoint.kinds import Family
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import without_effect
 
@@ -41,7 +41,7 @@ DIALECT = Dialect(
         "joint_proj.": "markov_head.joint_proj.",
         "confidence_proj.": "confidence_head.proj.",
     },
-    theta_in_doubt={DFLASH: _DOUBT, DSPARK: _DOUBT},  # releases with DFlash 2 write what they train with
+    theta_in_doubt={Family.DFLASH: _DOUBT, Family.DSPARK: _DOUBT},  # releases with DFlash 2 write what they train with
     normed_last_tap=True,
     keys=tuple(without_effect("dflash_export_rope_scaling producer", "how it was exported")),
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drafters.checkpoint.dialects.dialect import Dialect, any_key
-from drafters.checkpoint.keys import DFLASH2, DSPARK
+from drafters.checkpoint.kinds import Family
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import without_effect
 
@@ -32,8 +32,8 @@ _QWEN3 = {
 }
 
 _OWN = {"block_size": 8, "draft_vocab_size": 32000}
-_BY_KIND: Mapping[str, dict[str, Any]] = {
-    DFLASH2: {
+_BY_KIND: Mapping[Family, dict[str, Any]] = {
+    Family.DFLASH2: {
         "conv_kernel_size": 2,
         "conv_group_size": 16,
         "selector_rank": 256,
@@ -41,7 +41,7 @@ _BY_KIND: Mapping[str, dict[str, Any]] = {
         "sliding_window_non_causal": True,
         "draft_vocab_size": None,  # there, only the whole vocabulary is allowed
     },
-    DSPARK: {
+    Family.DSPARK: {
         "markov_rank": 256,
         "markov_head_type": "vanilla",
         "enable_confidence_head": True,
@@ -50,7 +50,7 @@ _BY_KIND: Mapping[str, dict[str, Any]] = {
 }
 
 
-def _defaults(family: str) -> Mapping[str, Any]:
+def _defaults(family: Family) -> Mapping[str, Any]:
     defaults = _QWEN3 | _OWN | {"sliding_window_non_causal": False} | _BY_KIND.get(family, {})
     return {key: value for key, value in defaults.items() if value is not None}
 
