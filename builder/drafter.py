@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -10,12 +11,14 @@ from builder.option_table import DRAFTER_OPTIONS
 from builder.options import BuildOptions
 from builder.qwen35.config import TargetConfig
 from builder.qwen35.names import EMBEDDING, HEAD, StoredNames
-from drafters.checkpoint import conventions, reading
+from drafters.checkpoint import conventions
+from drafters.checkpoint import names as draft
 from drafters.checkpoint.config import DrafterConfig, DSpark
-from drafters.checkpoint.homes import Homes
+from drafters.checkpoint.identity import Identity, identity
 from drafters.checkpoint.kinds import Family, RuntimeKind
 from drafters.checkpoint.names import draft_names
-from drafters.checkpoint.reading import Identity, identity, read_identified
+from drafters.checkpoint.reading import read_identified
+from drafters.checkpoint.sections import ConfigSections
 from drafters.graph.build import build_drafter
 from drafters.graph.graph_io import DrafterOptions
 from onnxkit.errors import ExportError
@@ -39,12 +42,14 @@ class Drafter:
         checkpoint: Its folder, opened.
         config: Its configuration, with a block of the length that is exported.
         trained_block: The length of the block that it was trained with.
+        left_out: Stored tensors that its graph does not read, each with the reason.
         last_tap: What it reads of the target's last layer, ``raw`` or ``normed``; None where it has no tap there.
     """
 
     checkpoint: Checkpoint
     config: DrafterConfig
     trained_block: int
+    left_out: Mapping[str, str]
     last_tap: str | None = None
 
     @property
@@ -96,14 +101,14 @@ def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, na
     most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
     if config.top_k > most:
         raise _misfit(f"{config.option_prefix}_top_k", config.top_k, f"1 to {most} (the rows of its head)")
-    _check_fit(folder, found.homes, config, target)
-    config = sharing(folder, config, checkpoint, names)
+    _check_fit(folder, found.sections, config, target)
+    config, shared = sharing(folder, config, checkpoint, names)
     last = conventions.last_tap(found.dialect, options.last_tap) if target.num_hidden_layers in config.taps else None
     added = [*_rotary_notes(config, target, options), *_vocabulary_notes(found, target)]
     if last:
         added.append(_last_tap_note(last, found, options))
     config = replace(config, notes=(*config.notes, *added))
-    return Drafter(folder, _shortened(options, config), config.block_size, last)
+    return Drafter(folder, _shortened(options, config), config.block_size, {**found.left_out, **shared}, last)
 
 
 def _rotary_notes(config: DrafterConfig, target: TargetConfig, options: BuildOptions) -> list[str]:
@@ -122,7 +127,7 @@ def _rotary_notes(config: DrafterConfig, target: TargetConfig, options: BuildOpt
 
 
 def _vocabulary_notes(found: Identity, target: TargetConfig) -> list[str]:
-    declared = found.homes.integer("vocab_size")
+    declared = found.sections.integer("vocab_size")
     if declared == target.vocab_size:
         return []
     return [f"its vocab_size is {declared}, the target's {target.vocab_size}; it has no row for each token, and fits"]
@@ -136,26 +141,31 @@ def _last_tap_note(last: str, found: Identity, options: BuildOptions) -> str:
     return f"it reads the target's last layer {ways[last]}, {why}; last_tap={other} has it {ways[other]}"
 
 
-def sharing(drafter: Checkpoint, config: DrafterConfig, target: Checkpoint, names: StoredNames) -> DrafterConfig:
-    """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead."""
+def sharing(
+    drafter: Checkpoint, config: DrafterConfig, target: Checkpoint, names: StoredNames
+) -> tuple[DrafterConfig, dict[str, str]]:
+    """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead.
+
+    Those tables' stored names come with it, each with the reason why the table is left out.
+    """
     stored = draft_names(drafter)
     tables = {
-        "own_embedding": (reading.EMBEDDING, names(EMBEDDING)),
-        "own_head": (reading.HEAD, names(EMBEDDING if names.tied else HEAD)),
+        "own_embedding": (draft.EMBEDDING, names(EMBEDDING)),
+        "own_head": (draft.HEAD, names(EMBEDDING if names.tied else HEAD)),
     }
-    notes = []
+    notes, left_out = [], {}
     for field, (own, targets) in tables.items():
         if not getattr(config, field) or (config.reduced and field == "own_head"):
             continue
         if targets in target.tensors and same_bytes(drafter.tensors[stored(own)], target.tensors[targets]):
-            drafter.claim([stored(own)])
+            left_out[stored(own)] = f"the same as the target's {targets}, which is shared"
             config = replace(config, own_head=False) if field == "own_head" else replace(config, own_embedding=False)
         else:
             notes.append(f"{stored(own)} differs from the target's {targets} and is kept as the drafter's own")
-    return replace(config, notes=(*config.notes, *notes))
+    return replace(config, notes=(*config.notes, *notes)), left_out
 
 
-def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, target: TargetConfig) -> None:
+def _check_fit(checkpoint: Checkpoint, declared: ConfigSections, config: DrafterConfig, target: TargetConfig) -> None:
     """The sizes that a drafter has from its target."""
     hidden_key = "target_hidden_size" if "target_hidden_size" in declared else "hidden_size"
     for key, wanted in (
@@ -172,7 +182,7 @@ def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, t
     beyond = [layer for layer in config.target_layer_ids if layer >= target.num_hidden_layers]
     if beyond:
         accepted = f"0 to {target.num_hidden_layers - 1}: the target has {target.num_hidden_layers} layers"
-        taps = declared.first_of("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+        taps = declared.first_of(*conventions.TAP_KEYS)
         raise _other_target(declared.place(str(taps)), f"the output of layer {beyond[0]}", accepted)
 
 
@@ -293,8 +303,9 @@ def plan_drafter(
         ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
     """
     model, _ = build_drafter(drafter.config, options)
-    names, left_out = draft_names(drafter.checkpoint), dict.fromkeys(drafter.checkpoint.claimed, "")
-    return model, plan_tensors(model.graph, drafter.checkpoint, names, left_out, allow_nonfinite=allow_nonfinite)
+    names = draft_names(drafter.checkpoint)
+    plan = plan_tensors(model.graph, drafter.checkpoint, names, drafter.left_out, allow_nonfinite=allow_nonfinite)
+    return model, plan
 
 
 def notes(drafter: Drafter, options: BuildOptions, context_length: int) -> list[str]:

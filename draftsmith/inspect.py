@@ -18,9 +18,10 @@ from builder.qwen35.packed import build_packed
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
 from drafters.checkpoint.dialects.dialect import architecture
+from drafters.checkpoint.identity import Identity, identity
 from drafters.checkpoint.keys import SECTIONS
 from drafters.checkpoint.kinds import Family
-from drafters.checkpoint.reading import Identity, identity, read_identified
+from drafters.checkpoint.reading import read_identified
 from drafters.graph.graph_io import DrafterOptions
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
@@ -74,11 +75,11 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     found = identity(checkpoint)
     yield f"It is     a {found.family.label} drafter, by {found.family_reason}"
     yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
-    yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
-    unsaid = block_size is None and "block_size" not in found.homes
+    yield from _keys(DRAFTER_KEYS, found.sections.parts, found)
+    unsaid = block_size is None and "block_size" not in found.sections
     config = read_identified(checkpoint, found, block_size=_ANY_BLOCK if unsaid else block_size)
     yield "Config"
-    yield from _fields(config, DRAFTER_KEYS, found.homes.origins, skipped=("block_size",) if unsaid else ())
+    yield from _fields(config, DRAFTER_KEYS, found.sections.origins, skipped=("block_size",) if unsaid else ())
     yield from _meaning(config, unsaid=unsaid)
     renamed = {name: stored for name, stored in found.names.stored.items() if name != stored}
     if renamed:
@@ -86,7 +87,7 @@ def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
     graph_options = DrafterOptions(Precision.dense(BF16), 1, 16, EMBEDDING, HEAD)
-    _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size), graph_options)
+    _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size, found.left_out), graph_options)
     yield from _tensors(checkpoint, plan)
 
 
