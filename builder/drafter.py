@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from builder.family import Target
@@ -9,13 +10,14 @@ from builder.model_config import ModelConfig
 from builder.option import any_of, drafter_of
 from builder.option_table import OPTIONS, drafter_setting
 from builder.options import BuildOptions
-from drafters.checkpoint import conventions, reading
+from drafters.checkpoint import conventions
+from drafters.checkpoint import names as draft
 from drafters.checkpoint.config import DrafterConfig
-from drafters.checkpoint.homes import Homes
-from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DFLASH2
+from drafters.checkpoint.identity import Identity, identity
+from drafters.checkpoint.kinds import Family, RuntimeKind
 from drafters.checkpoint.names import draft_names
-from drafters.checkpoint.reading import Identity, identity, read_identified
+from drafters.checkpoint.reading import read_identified
+from drafters.checkpoint.sections import ConfigSections
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.safetensors_file import same_bytes
@@ -29,24 +31,26 @@ class Drafter:
         checkpoint: Its folder, opened.
         config: Its configuration, with a block of the length that is exported.
         trained_block: The length of the block that it was trained with.
+        left_out: Stored tensors that its graph does not read, each with the reason.
         last_tap: What it reads of the target's last layer, ``raw`` or ``normed``; None where it has no tap there.
     """
 
     checkpoint: Checkpoint
     config: DrafterConfig
     trained_block: int
+    left_out: Mapping[str, str]
     last_tap: str | None = None
 
     @property
     def title(self) -> str:
         """What to call its kind."""
-        return TITLES[self.config.family]
+        return self.config.family.label
 
     def window(self, context_length: int) -> int:
         """The runtime's ``sliding_window``: a DFlash 2 drafter must have one, if need be one that nothing leaves."""
         if self.config.window is not None:
             return self.config.window
-        return context_length + self.config.block_size if self.config.kind == DFLASH2 else -1
+        return context_length + self.config.block_size if self.config.kind == RuntimeKind.DFLASH2 else -1
 
     def token_bytes(self) -> int:
         """Bytes of cache for a position: keys and values of all layers, in 16 bits."""
@@ -79,8 +83,8 @@ def read(options: BuildOptions, target: Target) -> Drafter:
     most = (config.draft_vocab_size or config.vocab_size) if config.reduced else config.vocab_size
     if config.top_k > most:
         raise misfit(drafter_setting("top_k", found.family).name, config.top_k, f"1 to {most} (the rows of its head)")
-    _check_fit(folder, found.homes, config, target.config)
-    config = sharing(folder, config, target)
+    _check_fit(folder, found.sections, config, target.config)
+    config, shared = sharing(folder, config, target)
     last = (
         conventions.last_tap(found.dialect, options.last_tap)
         if target.config.num_hidden_layers in config.taps
@@ -90,7 +94,7 @@ def read(options: BuildOptions, target: Target) -> Drafter:
     if last:
         added.append(_last_tap_note(last, found, options))
     config = replace(config, notes=(*config.notes, *added))
-    return Drafter(folder, _shortened(options, config), config.block_size, last)
+    return Drafter(folder, _shortened(options, config), config.block_size, {**found.left_out, **shared}, last)
 
 
 def _rotary_notes(config: DrafterConfig, target: ModelConfig, options: BuildOptions) -> list[str]:
@@ -109,7 +113,7 @@ def _rotary_notes(config: DrafterConfig, target: ModelConfig, options: BuildOpti
 
 
 def _vocabulary_notes(found: Identity, target: ModelConfig) -> list[str]:
-    declared = found.homes.integer("vocab_size")
+    declared = found.sections.integer("vocab_size")
     if declared == target.vocab_size:
         return []
     return [f"its vocab_size is {declared}, the target's {target.vocab_size}; it has no row for each token, and fits"]
@@ -123,27 +127,30 @@ def _last_tap_note(last: str, found: Identity, options: BuildOptions) -> str:
     return f"it reads the target's last layer {ways[last]}, {why}; last_tap={other} has it {ways[other]}"
 
 
-def sharing(drafter: Checkpoint, config: DrafterConfig, target: Target) -> DrafterConfig:
-    """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead."""
+def sharing(drafter: Checkpoint, config: DrafterConfig, target: Target) -> tuple[DrafterConfig, dict[str, str]]:
+    """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead.
+
+    Those tables' stored names come with it, each with the reason why the table is left out.
+    """
     stored = draft_names(drafter)
     tables = {
-        "own_embedding": (reading.EMBEDDING, target.stored_name(target.embedding)),
-        "own_head": (reading.HEAD, target.stored_name(target.head)),
+        "own_embedding": (draft.EMBEDDING, target.stored_name(target.embedding)),
+        "own_head": (draft.HEAD, target.stored_name(target.head)),
     }
-    notes = []
+    notes, left_out = [], {}
     for field, (own, targets) in tables.items():
         if not getattr(config, field) or (config.reduced and field == "own_head"):
             continue
         theirs = target.checkpoint.tensors.get(targets)
         if theirs is not None and same_bytes(drafter.tensors[stored(own)], theirs):
-            drafter.claim([stored(own)])
+            left_out[stored(own)] = f"the same as the target's {targets}, which is shared"
             config = replace(config, own_head=False) if field == "own_head" else replace(config, own_embedding=False)
         else:
             notes.append(f"{stored(own)} differs from the target's {targets} and is kept as the drafter's own")
-    return replace(config, notes=(*config.notes, *notes))
+    return replace(config, notes=(*config.notes, *notes)), left_out
 
 
-def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, target: ModelConfig) -> None:
+def _check_fit(checkpoint: Checkpoint, declared: ConfigSections, config: DrafterConfig, target: ModelConfig) -> None:
     """The sizes that a drafter has from its target."""
     hidden_key = "target_hidden_size" if "target_hidden_size" in declared else "hidden_size"
     for key, wanted in (
@@ -160,7 +167,7 @@ def _check_fit(checkpoint: Checkpoint, declared: Homes, config: DrafterConfig, t
     beyond = [layer for layer in config.target_layer_ids if layer >= target.num_hidden_layers]
     if beyond:
         accepted = f"0 to {target.num_hidden_layers - 1}: the target has {target.num_hidden_layers} layers"
-        taps = declared.first_of("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+        taps = declared.first_of(*conventions.TAP_KEYS)
         raise _other_target(declared.place(str(taps)), f"the output of layer {beyond[0]}", accepted)
 
 
@@ -188,9 +195,9 @@ def _other_target(where: str, found: object, accepted: str) -> ExportError:
     )
 
 
-def _check_kind(options: BuildOptions, kind: str) -> None:
+def _check_kind(options: BuildOptions, kind: Family) -> None:
     """See that the option which names the folder, and those of a kind's own, are of this kind."""
-    path, title = options.drafter_option, TITLES[kind]
+    path, title = options.drafter_option, kind.label
     assert path is not None
     if kind not in path.takes:
         fitting = [option.name for option in OPTIONS if kind in option.takes]

@@ -65,8 +65,9 @@ def plan_drafter(
         ExportError: Tensors are missing, misshapen, of another type, or read by nothing.
     """
     model = build_drafter(drafter.config, options)
-    names, left_out = draft_names(drafter.checkpoint), dict.fromkeys(drafter.checkpoint.claimed, "")
-    return model, plan_tensors(model.graph, drafter.checkpoint, names, left_out, allow_nonfinite=allow_nonfinite)
+    names = draft_names(drafter.checkpoint)
+    plan = plan_tensors(model.graph, drafter.checkpoint, names, drafter.left_out, allow_nonfinite=allow_nonfinite)
+    return model, plan
 
 
 def _section(drafter: Drafter, options: BuildOptions, context_length: int, taps: str) -> BlockDrafter:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from builder.family import Family, Target
+from builder.family import Target, TargetFamily
 from builder.qwen35.family import QWEN35
 from onnxkit.json_object import JsonObject
 from onnxkit.weights.checkpoint import Checkpoint
 
-FAMILIES: tuple[Family, ...] = (QWEN35,)
+FAMILIES: tuple[TargetFamily, ...] = (QWEN35,)
 
 
-def family_of(config: JsonObject) -> Family | None:
+def family_of(config: JsonObject) -> TargetFamily | None:
     """The family whose architecture a ``config.json`` declares; None where it is none of them."""
     declared = config.strings("architectures", default=())
     return next((family for family in FAMILIES if set(declared) & set(family.architectures)), None)

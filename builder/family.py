@@ -88,7 +88,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Family:
+class TargetFamily:
     """A target family.
 
     Attributes:

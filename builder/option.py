@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.kinds import Family
 
-TITLES = {DFLASH: "DFlash", DFLASH2: "DFlash 2", DSPARK: "DSpark"}
-ANY_DRAFTER = tuple(TITLES)
+ANY_DRAFTER = tuple(Family)
 
 
 def any_of(words: Sequence[str]) -> str:
@@ -18,9 +17,9 @@ def any_of(words: Sequence[str]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def drafter_of(kinds: Sequence[str]) -> str:
+def drafter_of(kinds: Sequence[Family]) -> str:
     """``a DFlash or DFlash 2 drafter``."""
-    return f"a {any_of([TITLES[kind] for kind in kinds])} drafter"
+    return f"a {any_of([kind.label for kind in kinds])} drafter"
 
 
 def written(value: Any) -> str:
@@ -42,7 +41,7 @@ class Scope:
     """
 
     packed: bool = False
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[Family, ...] = ()
     providers: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
 
@@ -92,7 +91,7 @@ class Option:
     meaning: str
     scope: Scope = ANYWHERE
     unset: Any = None
-    takes: tuple[str, ...] = ()
+    takes: tuple[Family, ...] = ()
     sets: str = ""
     name: str = ""
 
@@ -112,7 +111,7 @@ def option(
     scope: Scope = ANYWHERE,
     *,
     unset: Any = None,
-    takes: tuple[str, ...] = (),
+    takes: tuple[Family, ...] = (),
     sets: str = "",
 ) -> Any:
     """A row of the table: a field of a dataclass, named as the key; ``unset`` is its value where none is given."""

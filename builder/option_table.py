@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.option import ANY_DRAFTER, PACKED, PACKED_ITSELF, Option, Scope, drafter_of, option, rows
-from drafters.checkpoint.keys import DFLASH, DFLASH2, DSPARK
+from drafters.checkpoint.kinds import Family
 from onnxkit.errors import ExportError, did_you_mean
 
 # The largest number that the runtime's configuration takes.
@@ -79,7 +79,8 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 # Options of every drafter, and of some kinds.
-_ANY, _DFLASH, _DSPARK = Scope(kinds=ANY_DRAFTER), Scope(kinds=(DFLASH, DFLASH2)), Scope(kinds=(DSPARK,))
+_ANY = Scope(kinds=ANY_DRAFTER)
+_DFLASH, _DSPARK = Scope(kinds=(Family.DFLASH, Family.DFLASH2)), Scope(kinds=(Family.DSPARK,))
 
 
 @dataclass(frozen=True, kw_only=True)

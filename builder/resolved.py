@@ -11,7 +11,7 @@ from builder.drafter import Drafter, misfit
 from builder.model_config import ModelConfig
 from builder.options import BuildOptions, check_step
 from drafters.checkpoint.conventions import RAW
-from drafters.checkpoint.keys import DSPARK
+from drafters.checkpoint.kinds import RuntimeKind
 from onnxkit.errors import ExportError
 from onnxkit.layers.precision import Precision
 
@@ -104,7 +104,7 @@ def beside_drafter(options: BuildOptions, drafter: Drafter, context_length: int,
             f"{', '.join(map(str, config.target_layer_ids))} enter the layers after them",
             fix="Leave aux_hidden_state_layers out; it follows from the drafter.",
         )
-    if options.prefix_caching and config.kind == DSPARK:
+    if options.prefix_caching and config.kind == RuntimeKind.DSPARK:
         raise misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
     if options.last_tap and drafter.last_tap is None:
         raise misfit("last_tap", options.last_tap, "nothing: the drafter does not read the target's last layer")

@@ -11,13 +11,14 @@ from typing import Any
 from builder.drafter import Drafter
 from builder.drafter_graph import plan_drafter
 from builder.families import FAMILIES, family_of
-from builder.family import Family, TargetOptions
+from builder.family import TargetFamily, TargetOptions
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
 from drafters.checkpoint.dialects.dialect import architecture
-from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DSPARK, SECTIONS
-from drafters.checkpoint.reading import Identity, identity, read_identified
+from drafters.checkpoint.identity import Identity, identity
+from drafters.checkpoint.keys import SECTIONS
+from drafters.checkpoint.kinds import Family
+from drafters.checkpoint.reading import read_identified
 from drafters.graph.graph_io import DrafterOptions
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
@@ -47,7 +48,7 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     checkpoint.check_unchanged()
 
 
-def _target(checkpoint: Checkpoint, family: Family) -> Iterator[str]:
+def _target(checkpoint: Checkpoint, family: TargetFamily) -> Iterator[str]:
     config = checkpoint.config
     yield f"It is     a {family.title} target, by architectures: {architecture(config)}"
     sections = family.sections(config)
@@ -64,23 +65,21 @@ def _target(checkpoint: Checkpoint, family: Family) -> Iterator[str]:
 
 def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     found = identity(checkpoint)
-    yield f"It is     a {TITLES[found.family]} drafter, by {found.family_reason}"
+    yield f"It is     a {found.family.label} drafter, by {found.family_reason}"
     yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
-    yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
-    unsaid = block_size is None and "block_size" not in found.homes
+    yield from _keys(DRAFTER_KEYS, found.sections.parts, found)
+    unsaid = block_size is None and "block_size" not in found.sections
     config = read_identified(checkpoint, found, block_size=_ANY_BLOCK if unsaid else block_size)
     yield "Config"
-    yield from _fields(config, DRAFTER_KEYS, found.homes.origins, skipped=("block_size",) if unsaid else ())
+    yield from _fields(config, DRAFTER_KEYS, found.sections.origins, skipped=("block_size",) if unsaid else ())
     yield from _meaning(config, unsaid=unsaid)
     renamed = {name: stored for name, stored in found.names.stored.items() if name != stored}
     if renamed:
         name, stored = next(iter(renamed.items()))
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
-    _, plan = plan_drafter(
-        Drafter(checkpoint, config, config.block_size),
-        DrafterOptions(Precision.dense(BF16), 1, 16, FAMILIES[0].embedding, FAMILIES[0].head),
-    )
+    graph_options = DrafterOptions(Precision.dense(BF16), 1, 16, FAMILIES[0].embedding, FAMILIES[0].head)
+    _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size, found.left_out), graph_options)
     yield from _tensors(checkpoint, plan)
 
 
@@ -104,7 +103,11 @@ def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
         yield f"Drafts    not known, {rows}: an export needs drafter_block_size=N, the N of its trainer's command"
     else:
         yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
-    known = "" if config.kind == config.family else f", which has no kind for {TITLES[config.family]} of this form"
+    known = (
+        ""
+        if config.kind.value == config.family.value
+        else f", which has no kind for {config.family.label} of this form"
+    )
     yield f"Runs as   {config.kind}.onnx in the runtime{known}"
 
 
@@ -161,7 +164,7 @@ def _use(key: Key, value: object, found: Identity | None) -> str:
         return Use.CHECKED.value
     if found and key.families and found.family not in key.families:
         return (Use.CHECKED if one_of(value, key.accepted) else Use.REFUSED).value
-    if found and found.family == DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
+    if found and found.family == Family.DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
         return Use.NO_EFFECT.value
     return key.use.value
 

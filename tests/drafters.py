@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from builder.drafter import Drafter
 from builder.drafter_graph import plan_drafter
 from drafters.checkpoint.config import DrafterConfig
-from drafters.checkpoint.reading import read_drafter
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.reading import read_identified
 from drafters.graph.graph_io import DrafterOptions
 from draftsmith.validation.draft_session import DraftSession
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
@@ -95,11 +96,12 @@ def alone(
 ) -> Alone:
     """Build the graph of the drafter in ``folder`` with pages of any size, lower it, and load the reference."""
     checkpoint = Checkpoint(folder)
-    config = read_drafter(checkpoint, 4)
+    found = identity(checkpoint)
+    config = read_identified(checkpoint, found, 4)
     shortened = config.shortened(drafts) if drafts else config
     names = ("model.embed_tokens.weight", "model.embed_tokens.weight" if tied else "lm_head.weight")
     model, plan = plan_drafter(
-        Drafter(checkpoint, shortened, config.block_size),
+        Drafter(checkpoint, shortened, config.block_size, found.left_out),
         DrafterOptions(Precision.dense(dtype), 1200 - config.block_size, page, *names),
     )
     tables = [target_table("embedding"), target_table("embedding" if tied else "head")]

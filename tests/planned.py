@@ -17,8 +17,8 @@ from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
 from builder.resolved import DTYPE_OF
 from drafters.checkpoint.config import DrafterConfig
-from drafters.checkpoint.names import draft_names
-from drafters.checkpoint.reading import read_drafter
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.reading import read_identified
 from drafters.graph.build import build_drafter
 from drafters.graph.graph_io import DrafterOptions
 from onnxkit.errors import ExportError
@@ -67,7 +67,7 @@ def checkpoint(config: Json, headers: Headers) -> Checkpoint:
     made = Checkpoint.__new__(Checkpoint)
     made.folder, made.option, made.sources = NOWHERE, "-i", Sources(NOWHERE)
     made.config = JsonObject(copy.deepcopy(config), "config.json", limits(headers.values()))
-    made.tensors, made.astray, made.claimed = dict(headers), {}, set()
+    made.tensors, made.astray = dict(headers), {}
     return made
 
 
@@ -81,11 +81,12 @@ def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Ou
     """Read and plan a drafter."""
     made = checkpoint(config, headers)
     try:
-        read = read_drafter(made, block_size=block)
+        found = identity(made)
+        read = read_identified(made, found, block_size=block)
         plain = replace(read, notes=())
         if len(plain.layers) > 4 or plain.hidden_size > 1024 or plain.block_size > 64:
             return Outcome(plain, read.notes)  # a graph of this size is not worth its time; its shapes fit nothing
-        plan_tensors(_drafter_graph(plain), made, draft_names(made), dict.fromkeys(made.claimed, ""))
+        plan_tensors(_drafter_graph(plain), made, found.names, found.left_out)
     except ExportError as error:
         return Outcome(error=str(error))
     return Outcome(plain, read.notes)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from drafters.checkpoint.reading import identity, read_drafter
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.reading import read_drafter
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY
 from tests.dialects import KINDS, PAIRS, WRITERS, family, options_of, write_as

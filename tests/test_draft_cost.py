@@ -43,7 +43,7 @@ FULL = (LayerAttention(None, False),) * 5
 
 
 def settled(config: DrafterConfig, context: int, max_batch_size: int | None = None) -> tuple[Resolved, DrafterCost]:
-    drafter = Drafter(Checkpoint(TINY), config, config.block_size)
+    drafter = Drafter(Checkpoint(TINY), config, config.block_size, {})
     asked = BuildOptions(
         output=Path("o"),
         precision="bf16",
@@ -169,4 +169,4 @@ def test_a_step_has_room_for_the_drafts_that_follow_from_a_drafter() -> None:
         max_scheduled_tokens=7,
     )
     with pytest.raises(ExportError, match="no room for the drafts"):
-        beside_drafter(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size), 262144, 256)
+        beside_drafter(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size, {}), 262144, 256)

@@ -18,8 +18,9 @@ from builder.export import export as run_export
 from builder.options import BuildOptions
 from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark
 from drafters.checkpoint.dialects import DIALECTS
+from drafters.checkpoint.identity import identity
 from drafters.checkpoint.mask_row import MASK_FILE
-from drafters.checkpoint.reading import identity, read_drafter
+from drafters.checkpoint.reading import read_drafter
 from draftsmith.cli import main
 from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon
@@ -238,7 +239,7 @@ def test_verl_counts_layers_where_torchspec_counts_taps(tmp_path: Path) -> None:
     folder = changed(folder_of(tmp_path / "d", "dflash"), verl("dflash"))
     checkpoint = Checkpoint(folder)
     found = identity(checkpoint)
-    assert found.dialect.name == "verl-SpeCo" and found.homes.integer("num_target_layers") == 8
+    assert found.dialect.name == "verl-SpeCo" and found.sections.integer("num_target_layers") == 8
     assert config(folder).taps == (2, 4, 6)
     packed(folder, tmp_path / "out")
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from builder.family import Family, Target, TargetOptions
+from builder.family import Target, TargetFamily, TargetOptions
 from builder.qwen35 import graph_io
 from builder.qwen35.config import ARCHITECTURES, FULL, LINEAR, TargetConfig, read_target_config, text_section
 from builder.qwen35.dense import build_dense
@@ -121,7 +121,7 @@ def _state_groups(config: TargetConfig, capacity: int) -> Iterator[StateGroup]:
     yield StateGroup("fixed_recurrent", layers[LINEAR], update)
 
 
-QWEN35 = Family(
+QWEN35 = TargetFamily(
     title="Qwen 3.5",
     architectures=tuple(ARCHITECTURES),
     embedding=EMBEDDING,

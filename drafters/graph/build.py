@@ -12,7 +12,7 @@ from drafters.graph.dspark import DSparkDrafter
 from drafters.graph.graph_io import DrafterOptions, declare_inputs
 from onnxkit.layers.graph import IR_VERSION, empty_graph
 
-DRAFTERS: dict[type, type[DFlashDrafter | DFlash2Drafter | DSparkDrafter]] = {
+DRAFTERS: dict[type[DFlash | DFlash2 | DSpark], type[DFlashDrafter | DFlash2Drafter | DSparkDrafter]] = {
     DFlash: DFlashDrafter,
     DFlash2: DFlash2Drafter,
     DSpark: DSparkDrafter,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from drafters.checkpoint.config import DFlash2
-from drafters.checkpoint.reading import HEAD
+from drafters.checkpoint.names import HEAD
 from draftsmith.validation.draft_session import DraftSession, Turn
 from draftsmith.validation.drafter_reference import (
     ReferenceDrafter,

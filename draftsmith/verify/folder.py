@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from builder.output import MANIFEST
 from builder.plan import TARGET
+from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.validation.widen import is_plain
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
 from onnxkit.weights.save import PRODUCER
 
 CONFIG = "genai_config.json"
-DRAFTERS = ("dflash2", "dspark")
+DRAFTERS = tuple(RuntimeKind)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from builder.model_config import ModelConfig
 from drafters.checkpoint import conventions
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.conventions import NORMED, RAW
-from drafters.checkpoint.reading import EMBEDDING, HEAD, identity, read_identified
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.names import EMBEDDING, HEAD
+from drafters.checkpoint.reading import read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
 from draftsmith.validation.session import Array
@@ -154,7 +156,7 @@ def open_drafter(
     """
     checkpoint = Checkpoint(folder, "--drafter")
     found = identity(checkpoint)
-    unsaid = [None if key in found.homes else graph.section.get(key) for key in ("selector_top_k", "block_size")]
+    unsaid = [None if key in found.sections else graph.section.get(key) for key in ("selector_top_k", "block_size")]
     given = options or {}
     config = read_identified(
         checkpoint,
@@ -164,7 +166,7 @@ def open_drafter(
         target_vocab=target.config.vocab_size if target else None,
     )
     if target is not None:
-        config = sharing(checkpoint, config, target.source)
+        config, _ = sharing(checkpoint, config, target.source)
     drafts = graph.section.get("num_draft_tokens", config.num_draft_tokens)
     last_tap = conventions.last_tap(found.dialect, given.get("last_tap"))
     return DrafterSource(checkpoint, config.shortened(drafts), config.block_size, last_tap)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,7 +27,6 @@ class Checkpoint:
         astray: Tensors of which the index is wrong, each with what is wrong: it names them and no shard holds them, or
             a shard holds them and it names none or another. They are an error where a graph reads them.
         option: The option that named the folder, for messages.
-        claimed: Names that some part of the export has taken or has left out on purpose.
 
     Raises:
         ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
@@ -41,7 +39,6 @@ class Checkpoint:
             config = load_json(self.sources.must("config.json"), once=True)
             self.tensors, self.astray = _read_tensors(self.sources)
         self.config = JsonObject(config, str(folder / "config.json"), limits(self.tensors.values()))
-        self.claimed: set[str] = set()
 
     def _open(self) -> Sources:
         folder, option = self.folder, self.option
@@ -87,10 +84,6 @@ class Checkpoint:
         """A further JSON file of the folder, or None where there is none; ``once`` refuses a key that stands twice."""
         path = self.file(name)
         return JsonObject(load_json(path, once=once), name) if path else None
-
-    def claim(self, names: Iterable[str]) -> None:
-        """Mark tensors as taken care of."""
-        self.claimed.update(names)
 
 
 def _read_tensors(sources: Sources) -> tuple[dict[str, StoredTensor], dict[str, str]]:
