@@ -19,16 +19,14 @@ from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import Identity, identity, read_identified
 from drafters.graph.build import build_drafter
 from drafters.graph.drafter import DrafterOptions
+from genai_config import runtime
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.safetensors_file import same_bytes
 
-# Drafts that the Engine takes in one step, whatever is configured.
-ENGINE_DRAFTS = 7
-
-# Requests at once, and how much of the GPU a drafter's cache may take before fewer are chosen.
-MAX_BATCH_SIZE, POOL_LIMIT = 16, 8_000_000_000
+# How much of the GPU a drafter's cache may take before fewer requests at once are chosen. Bytes.
+POOL_LIMIT = 8_000_000_000
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,12 @@ class Drafter:
 
     def token_bytes(self) -> int:
         """Bytes of cache for a position: keys and values of all layers, in 16 bits."""
-        return 4 * len(self.config.layers) * self.config.num_key_value_heads * self.config.head_dim
+        return runtime.token_bytes(len(self.config.layers), self.config.num_key_value_heads, self.config.head_dim)
 
     def ring_pages(self, context_length: int, page_size: int) -> int | None:
         """Pages of a request's ring in the runtime; None where the cache grows with the text instead."""
-        window, block = self.window(context_length), self.config.block_size
-        return None if window < 0 else -(-(window + 2 * block) // page_size) + 1
+        window = self.window(context_length)
+        return None if window < 0 else runtime.ring_pages(window, self.config.block_size, page_size)
 
 
 def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, names: StoredNames) -> Drafter:
@@ -259,7 +257,7 @@ def settle(options: BuildOptions, drafter: Drafter, context_length: int, page_si
         raise _misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
     if options.last_tap and drafter.last_tap is None:
         raise _misfit("last_tap", options.last_tap, "nothing: the drafter does not read the target's last layer")
-    drafts = options.max_draft_tokens or min(config.num_draft_tokens, ENGINE_DRAFTS)
+    drafts = options.max_draft_tokens or min(config.num_draft_tokens, runtime.ENGINE_DRAFTS)
     if drafts > config.num_draft_tokens:
         raise _misfit("max_draft_tokens", drafts, f"1 to {config.num_draft_tokens}, the drafts of a block")
     capacity = drafts if options.state_update_capacity is None else options.state_update_capacity
@@ -280,9 +278,9 @@ def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
     """As many requests as the drafter's cache has room for, at most the runtime's own default."""
     pages = drafter.ring_pages(context_length, page_size)
     if pages is None:
-        return MAX_BATCH_SIZE
+        return runtime.DEFAULT_BATCH
     request = pages * page_size * drafter.token_bytes()
-    return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
+    return max(1, min(runtime.DEFAULT_BATCH, POOL_LIMIT // request))
 
 
 def plan_drafter(drafter: Drafter, options: DrafterOptions, *, allow_nonfinite: bool = False) -> ir.Model:

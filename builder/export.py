@@ -36,6 +36,7 @@ from builder.sizes import readable
 from builder.tokenizer import TokenizerFiles, generation_config, plan_tokenizer, stop_notes
 from drafters.checkpoint.conventions import NORMED, RAW
 from drafters.graph.drafter import DrafterOptions
+from genai_config.runtime import DEFAULT_PAGE
 from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError
@@ -50,8 +51,7 @@ MODEL_FILE = "model.onnx"
 
 DTYPE_OF = {"fp32": ir.DataType.FLOAT, "fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
-# Tokens in a page, and the tiles of the flash attention kernel by the widest head that they are for.
-DEFAULT_PAGE = 256
+# The tiles of the flash attention kernel by the widest head that they are for.
 _TILES, _SMALLEST_TILE = ((64, 256), (128, 128)), 64
 
 # Room for what is not weights: the graph, the configuration. A 64-layer graph is under 2 MB.

@@ -9,12 +9,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from builder.drafter import MAX_BATCH_SIZE, Drafter
+from builder.drafter import Drafter
 from builder.options import BuildOptions
 from builder.qwen35 import borders
 from builder.qwen35.borders import PAST, PRESENT, TargetOptions
 from builder.qwen35.config import FULL, LINEAR, TargetConfig
 from drafters.graph import drafter as ports
+from genai_config import runtime
 from genai_config.sections import (
     BlockDrafter,
     Decoder,
@@ -227,7 +228,7 @@ def _engine(options: BuildOptions, page_size: int) -> Engine:
     return Engine(
         DynamicBatching(
             block_size=page_size,
-            max_batch_size=options.max_batch_size or MAX_BATCH_SIZE,
+            max_batch_size=options.max_batch_size or runtime.DEFAULT_BATCH,
             num_blocks=options.num_blocks,
             gpu_utilization_factor=factor,
             max_scheduled_tokens=options.max_scheduled_tokens,
