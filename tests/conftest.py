@@ -1,6 +1,12 @@
-"""Fixtures that many tests share."""
+"""Fixtures that many tests share, how many threads a test has, and what is left to the nightly run."""
 
 from __future__ import annotations
+
+import os
+
+# Before torch is loaded: with a thread for each core, those of torch, of onnxruntime and of the other worker of the
+# suite wait for each other, and a proof takes several times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import subprocess
 from collections.abc import Iterator
@@ -12,8 +18,16 @@ import pytest
 from builder import output as output_module
 from draftsmith.validation.reference import load_reference
 from tests.checkpoints import TINY
+from tests.nightly import NIGHTLY, REASON
 from tests.output_folders import mounted, unsupported
 from tests.runtime import export
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is for the nightly run."""
+    for item in items:
+        if not NIGHTLY and item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.skip(reason=REASON))
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from drafters.checkpoint.dialects import DIALECTS, KEYS, recognise
 from drafters.checkpoint.homes import Homes
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
-from scripts.make_tiny_drafter import Json
 from tests.dialects import PAIRS, WRITERS, family, original, written
+from tests.tiny_drafter import Json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from draftsmith.validation.reference import greedy, load_reference, operator_epsilon
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import TINY, tie, variant, without_head
 from tests.dialects import (
     original,
@@ -28,6 +27,7 @@ from tests.runtime import export
 from tests.test_bad_input import refused
 from tests.test_draft_engine import COUNT, PROMPTS, run
 from tests.test_drafters import F16, LIMIT, THREE_STEPS, largest_error
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 Part = Callable[[Json, Tensors], object]
 

@@ -20,8 +20,8 @@ from draftsmith.verify.engine import check_runtime
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.sources import open_drafter, open_target
 from draftsmith.verify.target import check_target
-from scripts.faults.listing import FAULTS
-from scripts.verify_faults import PAIR, Pair, make_pair
+from tests.faults.listing import FAULTS
+from tests.faults.trying import PAIR, Pair, make_pair
 from tests.rounded import rounded
 from tests.runtime import export
 

@@ -14,8 +14,8 @@ from draftsmith.validation.drafter_reference import Request, draft, extend
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.sources import open_drafter, open_target
 from onnxkit.errors import ExportError
-from scripts.verify_faults import PAIR
 from tests.checkpoints import TINY
+from tests.faults.trying import PAIR
 from tests.runtime import export
 
 PROMPTS = PAIR / "prompts.txt"

@@ -16,13 +16,13 @@ from draftsmith.cli import main
 from draftsmith.verify.checks import Check, Results, Verdict
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.run import prove, verify
-from scripts.faults import Fault
-from scripts.faults.listing import FAULTS
-from scripts.faults.unseen import UNSEEN
-from scripts.verify_faults import PAIR, Catch, Pair, caught_by, make_pair, try_fault
 from tests.checkpoints import TINY, tie, variant, without_head
 from tests.dialects import options_of, write_as
 from tests.drafters import drafter
+from tests.faults import Fault
+from tests.faults.listing import FAULTS
+from tests.faults.trying import PAIR, Catch, Pair, caught_by, make_pair, try_fault
+from tests.faults.unseen import UNSEEN
 from tests.runtime import export
 from tests.test_draft_beyond import CASES, folder_of
 from tests.test_memory import LAUNCHER

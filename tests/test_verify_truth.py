@@ -27,11 +27,11 @@ from draftsmith.verify.machine import MachineError, available_memory
 from draftsmith.verify.protos import json_differences, message_differences
 from draftsmith.verify.run import prove, verify
 from draftsmith.verify.target import chunks, relative
-from scripts.faults import Fault
-from scripts.faults.unseen import UNSEEN, stored
-from scripts.verify_faults import PAIR, Pair, make_pair, try_fault
 from tests.checkpoints import TINY
 from tests.drafters import drafter
+from tests.faults import Fault
+from tests.faults.trying import PAIR, Pair, make_pair, try_fault
+from tests.faults.unseen import UNSEEN, stored
 from tests.runtime import export
 
 TARGET, DFLASH2, DSPARK = PAIR / "target", PAIR / "dflash2", PAIR / "dspark"

@@ -16,10 +16,10 @@ from drafters.checkpoint.reading import read_drafter
 from draftsmith.validation.drafter_reference import Request, block_hidden, draft, extend, load_drafter
 from genai_config.runtime import ENGINE_DRAFTS
 from onnxkit.weights.checkpoint import Checkpoint
-from scripts.make_tiny_drafter import Json, make_config, make_tensors, write
 from scripts.pair.continuations import Continuations
 from scripts.pair.drafter_model import Blocks, TrainableDrafter
 from scripts.pair.optimizing import Log, optimizer_of, schedule, step_with
+from tests.tiny_drafter import Json, make_config, make_tensors, write
 
 TEXTS, ANCHORS = 16, 8  # of a step: texts, and blocks of each
 DISCOUNT = 0.85  # a later row counts by so much less than the one before it, for it counts only where that one is right
