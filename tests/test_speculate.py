@@ -16,12 +16,13 @@ from draftsmith.verify.sources import open_drafter, open_target
 from onnxkit.errors import ExportError
 from tests.checkpoints import TINY
 from tests.faults.trying import PAIR
+from tests.nightly import sampled
 from tests.runtime import export
 
 PROMPTS = PAIR / "prompts.txt"
 
 
-@pytest.fixture(scope="module", params=["dflash2", "dspark"])
+@pytest.fixture(scope="module", params=sampled(["dflash2", "dspark"], every=2))
 def pair_export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     kind = str(request.param)
     folder = tmp_path_factory.mktemp("speculate") / kind
