@@ -23,8 +23,8 @@ from tests.dialects import (
     write_as,
 )
 from tests.drafters import alone, sliding, target_table
+from tests.refusals import refused
 from tests.runtime import export
-from tests.test_bad_input import refused
 from tests.test_draft_engine import COUNT, PROMPTS, run
 from tests.test_drafters import F16, LIMIT, THREE_STEPS, largest_error
 from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write

@@ -19,7 +19,7 @@ from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY, Json, variant
 from tests.hostile import DFLASH2, DSPARK, FLOODS, MEMORY, NUMBERS, TARGET, claims, commands, counts, made, run
 from tests.nightly import sampled
-from tests.test_bad_input import refused_checkpoint
+from tests.refusals import refused_checkpoint
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\b\x9b31m\u202e\u200b\x7f"
 

@@ -21,7 +21,7 @@ from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY, variant
 from tests.nightly import sampled
 from tests.output_folders import NEW, names, read, write
-from tests.test_bad_input import refused, refused_checkpoint
+from tests.refusals import refused, refused_checkpoint
 
 REPOSITORY = Path(__file__).parent.parent
 EXPORT = f'"{sys.executable}" -m builder -i "{TINY}" -o "$OUT" -p fp32 -e cpu'
