@@ -18,6 +18,7 @@ from drafters.checkpoint.kinds import Family, RuntimeKind
 from drafters.checkpoint.names import draft_names
 from drafters.checkpoint.reading import read_identified
 from drafters.checkpoint.sections import ConfigSections
+from genai_config import runtime
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.safetensors_file import same_bytes
@@ -54,12 +55,12 @@ class Drafter:
 
     def token_bytes(self) -> int:
         """Bytes of cache for a position: keys and values of all layers, in 16 bits."""
-        return 4 * len(self.config.layers) * self.config.num_key_value_heads * self.config.head_dim
+        return runtime.token_bytes(len(self.config.layers), self.config.num_key_value_heads, self.config.head_dim)
 
     def ring_pages(self, context_length: int, page_size: int) -> int | None:
         """Pages of a request's ring in the runtime; None where the cache grows with the text instead."""
-        window, block = self.window(context_length), self.config.block_size
-        return None if window < 0 else -(-(window + 2 * block) // page_size) + 1
+        window = self.window(context_length)
+        return None if window < 0 else runtime.ring_pages(window, self.config.block_size, page_size)
 
 
 def read(options: BuildOptions, target: Target) -> Drafter:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder.drafter import Drafter
-from builder.resolved import MAX_BATCH_SIZE, POOL_LIMIT
+from builder.resolved import POOL_LIMIT
+from genai_config import runtime
 from onnxkit.errors import ExportError
 from onnxkit.sizes import readable
 
@@ -44,8 +45,8 @@ class DrafterCost:
         A ring is there from the start; a cache that grows has a page for each of the target's, and those of a block
         more for each request. Beside it one page of the target's must be left.
         """
-        block_pages = -(-self.drafter.config.block_size // self.page_size)
-        growing = self.page_size * self.drafter.token_bytes() * (1 + self.requests * block_pages)
+        more = runtime.block_pages(self.drafter.config.block_size, self.page_size)
+        growing = self.page_size * self.drafter.token_bytes() * (1 + self.requests * more)
         reserved = growing if self.pages is None else self.pool
         return 1 - (-reserved // (self.page_size * self.target_token))
 
@@ -96,6 +97,6 @@ class DrafterCost:
         causes = f"it goes with max_batch_size ({self.requests}) and, where attention is full, context_length"
         if self.pool > POOL_LIMIT:
             return [f"{size}; {causes} ({context_length}): lower one of them"]
-        if self.pool + self.pool // self.requests > POOL_LIMIT and self.requests < MAX_BATCH_SIZE:
+        if self.pool + self.pool // self.requests > POOL_LIMIT and self.requests < runtime.DEFAULT_BATCH:
             return [f"{size}, the most that stay within {readable(POOL_LIMIT)}; {causes} ({context_length})"]
         return []

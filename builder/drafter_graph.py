@@ -10,13 +10,14 @@ from builder.family import Target
 from builder.option_table import drafter_setting
 from builder.options import BuildOptions
 from builder.package import GraphPlan
-from builder.resolved import MAX_BATCH_SIZE, Resolved
+from builder.resolved import Resolved
 from builder.runtime_config import session_options
 from drafters.checkpoint.config import DSpark
 from drafters.checkpoint.names import draft_names
 from drafters.graph import graph_io
 from drafters.graph.build import build_drafter
 from drafters.graph.graph_io import DrafterOptions
+from genai_config import runtime
 from genai_config.sections import BlockDrafter, Decoder, DrafterInputs, DrafterOutputs
 from onnxkit.layers import kv_cache, paged_attention
 from onnxkit.weights.planning import plan_tensors
@@ -48,7 +49,7 @@ def drafter_graph(
         target_token=target.token_bytes,
         page_size=resolved.page_size,
         pages=drafter.ring_pages(resolved.context_length, resolved.page_size),
-        requests=resolved.max_batch_size or MAX_BATCH_SIZE,
+        requests=resolved.max_batch_size or runtime.DEFAULT_BATCH,
     )
     cost.check_blocks(options.num_blocks)
     astray = (f"drafter: {note}" for note in tensors.index_notes())

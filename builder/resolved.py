@@ -12,19 +12,16 @@ from builder.model_config import ModelConfig
 from builder.options import BuildOptions, check_step
 from drafters.checkpoint.conventions import RAW
 from drafters.checkpoint.kinds import RuntimeKind
+from genai_config import runtime
 from onnxkit.errors import ExportError
 from onnxkit.layers.precision import Precision
 
 DTYPE_OF = {"fp32": ir.DataType.FLOAT, "fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
-# Drafts that the Engine takes in one step, whatever is configured.
-ENGINE_DRAFTS = 7
+# How much of the GPU a drafter's cache may take before fewer requests at once are chosen. Bytes.
+POOL_LIMIT = 8_000_000_000
 
-# Requests at once, and how much of the GPU a drafter's cache may take before fewer are chosen.
-MAX_BATCH_SIZE, POOL_LIMIT = 16, 8_000_000_000
-
-# Tokens in a page, and the tiles of the flash attention kernel by the widest head that they are for.
-DEFAULT_PAGE = 256
+# The tiles of the flash attention kernel by the widest head that they are for.
 _TILES, _SMALLEST_TILE = ((64, 256), (128, 128)), 64
 
 
@@ -108,7 +105,7 @@ def beside_drafter(options: BuildOptions, drafter: Drafter, context_length: int,
         raise misfit("prefix_caching", "true", "false, or nothing: the Engine has no prefix caching with DSpark")
     if options.last_tap and drafter.last_tap is None:
         raise misfit("last_tap", options.last_tap, "nothing: the drafter does not read the target's last layer")
-    drafts = options.max_draft_tokens or min(config.num_draft_tokens, ENGINE_DRAFTS)
+    drafts = options.max_draft_tokens or min(config.num_draft_tokens, runtime.ENGINE_DRAFTS)
     if drafts > config.num_draft_tokens:
         raise misfit("max_draft_tokens", drafts, f"1 to {config.num_draft_tokens}, the drafts of a block")
     capacity = drafts if options.state_update_capacity is None else options.state_update_capacity
@@ -132,9 +129,9 @@ def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
     """As many requests as the drafter's cache has room for, at most the runtime's own default."""
     pages = drafter.ring_pages(context_length, page_size)
     if pages is None:
-        return MAX_BATCH_SIZE
+        return runtime.DEFAULT_BATCH
     request = pages * page_size * drafter.token_bytes()
-    return max(1, min(MAX_BATCH_SIZE, POOL_LIMIT // request))
+    return max(1, min(runtime.DEFAULT_BATCH, POOL_LIMIT // request))
 
 
 def _last_tap(options: BuildOptions, target: ModelConfig) -> str | None:
@@ -170,7 +167,7 @@ def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:
     Attention sinks run on the flash kernel alone, which reads whole tiles, whose size goes by the head's width. All
     else runs with pages of any size.
     """
-    size = options.paged_block_size or DEFAULT_PAGE
+    size = options.paged_block_size or runtime.DEFAULT_PAGE
     if drafter is None or not drafter.config.attention_sinks:
         return size
     width = drafter.config.head_dim

@@ -9,7 +9,8 @@ from builder.family import Target
 from builder.model_config import ModelConfig
 from builder.options import BuildOptions
 from builder.package import Package
-from builder.resolved import MAX_BATCH_SIZE, Resolved
+from builder.resolved import Resolved
+from genai_config import runtime
 from genai_config.sections import (
     DynamicBatching,
     Engine,
@@ -95,7 +96,7 @@ def _engine(options: BuildOptions, resolved: Resolved) -> Engine:
     return Engine(
         DynamicBatching(
             block_size=resolved.page_size,
-            max_batch_size=resolved.max_batch_size or MAX_BATCH_SIZE,
+            max_batch_size=resolved.max_batch_size or runtime.DEFAULT_BATCH,
             num_blocks=options.num_blocks,
             gpu_utilization_factor=factor,
             max_scheduled_tokens=options.max_scheduled_tokens,

@@ -23,8 +23,8 @@ from draftsmith.validation.widen import widen_graph
 from onnxkit.layers.graph import BF16
 from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import PREFIX, TINY
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 Change = Callable[[Json], object]
 

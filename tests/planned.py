@@ -30,7 +30,7 @@ from onnxkit.weights.limits import limits
 from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.safetensors_file import StoredTensor, read_header
 from onnxkit.weights.sources import Sources
-from scripts.make_tiny_drafter import Tensors
+from tests.tiny_drafter import Tensors
 
 Json = dict[str, Any]
 Headers = dict[str, StoredTensor]

@@ -14,8 +14,8 @@ from drafters.checkpoint.kinds import Family
 from drafters.checkpoint.sections import ConfigSections
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
-from scripts.make_tiny_drafter import Json
 from tests.dialects import PAIRS, WRITERS, family, original, written
+from tests.tiny_drafter import Json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}

@@ -19,10 +19,10 @@ from drafters.checkpoint.refused import REFUSED
 from onnxkit.errors import ExportError
 from onnxkit.key_table import Use
 from onnxkit.weights.checkpoint import Checkpoint
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.dialects import original, with_reduced_vocabulary, write_as
 from tests.drafters import alone, own, top
 from tests.test_draft_beyond import folder_of, without_markov
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 ZERO = np.zeros((8, 8), ml_dtypes.bfloat16)
 Change = Callable[[Json], object]

@@ -34,15 +34,15 @@ from draftsmith.verify.target import check_target, relative
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.torch_file import read_torch_file
-from scripts.make_tiny_drafter import Json, Tensors
 from tests.checkpoints import TINY
 from tests.dialects import with_tables, write_as
 from tests.drafters import alone, drafter, own, sliding, top
 from tests.producers import cases
+from tests.refusals import refused
 from tests.runtime import export, random_ids
-from tests.test_bad_input import refused
 from tests.test_draft_beyond import folder_of, set_key
 from tests.test_drafters import LIMIT, THREE_STEPS, largest_error
+from tests.tiny_drafter import Json, Tensors
 
 Change = Callable[[Json], object]
 

@@ -10,12 +10,12 @@ import pytest
 
 from draftsmith.cli import main
 from scripts.make_producer_table import PAGE, page
-from scripts.make_synthetic_checkpoint import shapes, write_headers
-from scripts.make_tiny_drafter import Tensors
 from tests.checkpoints import TINY, variant
 from tests.dialects import PAIRS, WRITERS, family, with_reduced_vocabulary, write_as
 from tests.drafters import drafter, own, top
+from tests.synthetic import shapes, write_headers
 from tests.test_draft_beyond import folder_of
+from tests.tiny_drafter import Tensors
 
 
 def inspected(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, status: int = 0) -> str:

@@ -15,6 +15,7 @@ from builder.qwen35.keys import KEYS
 from builder.qwen35.names import EMBEDDING, HEAD, find_names
 from builder.qwen35.norms import check_norms
 from builder.qwen35.packed import build_packed
+from genai_config import runtime
 from genai_config.sections import Decoder, DecoderInputs, DecoderOutputs, SessionOptions, StateGroup, StateUpdate
 from onnxkit.json_object import JsonObject
 from onnxkit.layers import paged_attention
@@ -44,7 +45,7 @@ def open_checkpoint(checkpoint: Checkpoint) -> Target:
         head=EMBEDDING if names.tied else HEAD,
         stored_as=f"{names.prefix or '(no prefix)'}*; the head is {names.head}",
         notes=names.notes,
-        token_bytes=4 * config.layer_types.count(FULL) * config.num_key_value_heads * config.head_dim,
+        token_bytes=runtime.token_bytes(config.layer_types.count(FULL), config.num_key_value_heads, config.head_dim),
         build=partial(_build, config),
         section=partial(_section, config),
     )

@@ -10,8 +10,7 @@ import onnx_ir as ir
 from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import ExportFolder, Graph
-
-ENGINE_DRAFTS = 7
+from genai_config.runtime import DEFAULT_DRAFTS, ENGINE_DRAFTS
 
 
 def check_contract(export: ExportFolder, results: Results) -> None:
@@ -223,7 +222,7 @@ def _drafting(export: ExportFolder, graph: Graph) -> Iterator[str]:
     drafts = graph.section.get("num_draft_tokens", 0)
     most = export.config.get("speculative", {}).get("max_draft_tokens")
     if most is None:
-        yield "speculative.max_draft_tokens is missing; the runtime then takes 4"
+        yield f"speculative.max_draft_tokens is missing; the runtime then takes {DEFAULT_DRAFTS}"
     elif not 1 <= most <= min(drafts, ENGINE_DRAFTS):
         yield f"speculative.max_draft_tokens is {most}, of at most {min(drafts, ENGINE_DRAFTS)}"
     for group in export.decoder.section.get("state_groups", []):
