@@ -9,7 +9,7 @@ from pathlib import Path
 from builder.hub import fetch
 from builder.options import BuildOptions
 from builder.output import OutputFolder, mendable
-from builder.plan import plan
+from builder.plan import Plan, plan
 from builder.write import write
 from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
@@ -57,8 +57,15 @@ def export(options: BuildOptions) -> Report:
         for checkpoint in build.package.checkpoints:
             checkpoint.check_unchanged()
         output.commit()
-    lines = tuple(line for graph in build.package.graphs for line in graph.summary)
-    return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), lines)
+    return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), _graphs(build))
+
+
+def _graphs(build: Plan) -> tuple[str, ...]:
+    """Of each graph, what its weights were made of, and what else is to say."""
+    graphs = build.package.graphs
+    width = max(len(graph.section.filename) for graph in graphs)
+    weights = [f"  {graph.section.filename:<{width}}  {graph.tensors.summary()}" for graph in graphs]
+    return ("Tensors:", *weights, *(line for graph in graphs for line in graph.summary))
 
 
 def _checkpoint_folder(options: BuildOptions) -> Path:

@@ -46,12 +46,12 @@ from tests.test_draft_beyond import capped, mixed, swa, without_anchor
 Base = tuple[str, Json, Headers, int | None]
 
 
-@cache
 def common_name(name: str) -> str:
     """The graph's name of one stored tensor."""
     return common_names([name])[name]
 
 
+@cache
 def bases() -> list[Base]:
     """Drafters of all producers and kinds, and some in which more keys are at work."""
     found: list[Base] = []

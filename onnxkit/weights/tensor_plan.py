@@ -57,8 +57,10 @@ class PlannedTensor:
     @property
     def fate(self) -> str:
         """What becomes of it, with what is done to it, for people."""
-        done = "" if self.transform == AS_IS.name else f": {self.transform}"
-        return f"{self.disposition.value}{done}"
+        if self.disposition is not Disposition.CONVERTED:
+            return self.disposition.value
+        done = f"to {self.dtype.numpy().name}" if self.transform == AS_IS.name else self.transform
+        return f"{self.disposition.value}: {done}"
 
     @property
     def byte_count(self) -> int:
@@ -108,14 +110,15 @@ class TensorPlan:
         more = f" and {len(self.astray) - 1} more" if len(self.astray) > 1 else ""
         return [f"{INDEX_FILE}: {name}{more}: {wrong}; no graph reads them"]
 
-    def summary(self) -> list[str]:
-        """What becomes of the initializers, a line for each disposition, with counts and bytes."""
-        lines = []
+    def summary(self) -> str:
+        """What becomes of the initializers, with counts and bytes, in one line."""
+        parts = []
         for disposition in Disposition:
             tensors = [t for t in self.initializers.values() if t.disposition is disposition]
             if tensors:
-                lines.append(f"{len(tensors)} {disposition.value}, {readable(sum(t.byte_count for t in tensors))}")
-        return lines
+                size = readable(sum(tensor.byte_count for tensor in tensors))
+                parts.append(f"{len(tensors)} {disposition.value} ({size})")
+        return ", ".join(parts)
 
     def hollow(self) -> TensorPlan:
         """The same plan without the bytes: data files become holes, which take no room on the disk."""
