@@ -91,3 +91,38 @@ def nested_names(tree: ast.AST) -> Iterator[set[str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield {inner.name for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef) and inner is not node}
+
+
+# Operators that one file emits for all graphs, and the names of inputs that one file declares.
+FORMATS, PAGED = "onnxkit/layers/weight_format.py", "onnxkit/layers/paged_attention.py"
+ONE_PLACE = {
+    "Gemm": {FORMATS},
+    "MatMul": {FORMATS, "drafters/graph/lattice.py"},  # there of candidates' vectors, which are no weights any more
+    "MatMulNBits": {FORMATS},
+    "GatherBlockQuantized": {FORMATS},
+    "PagedAttention": {PAGED},
+    "cumulative_sequence_lengths": {PAGED},
+    "past_sequence_lengths": {PAGED},
+    "block_table": {PAGED},
+    "attention_metadata": {PAGED},
+}
+
+
+def test_said_once() -> None:
+    """What multiplies by weights, and what attends to pages: a new format or runtime is a change in one place."""
+    found: dict[str, set[str]] = {name: set() for name in ONE_PLACE}
+    for path in FILES:
+        file = str(path.relative_to(REPOSITORY))
+        if not file.startswith(("onnxkit", "drafters", "builder")):
+            continue  # proofs look at graphs from outside, and the runtime's configuration has keys of these names
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op":
+                name = node.attr
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                name = node.value
+            else:
+                continue
+            if name in found:
+                found[name].add(file)
+    assert all(files <= ONE_PLACE[name] for name, files in found.items()), found
+    assert found["Gemm"] and found["PagedAttention"] and found["block_table"]

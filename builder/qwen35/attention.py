@@ -83,9 +83,9 @@ class DenseAttention(nn.Module):
         """``[tokens, hidden] -> [tokens, hidden]``, and the cache with the new tokens."""
         query, key, value, gate = self.projections(op, x)
         y, present_key, present_value = op.GroupQueryAttention(
-            op.Reshape(self.q_norm(op, op.Reshape(query, [-1, self.dim])), run.rows),
-            op.Reshape(self.k_norm(op, op.Reshape(key, [-1, self.dim])), run.rows),
-            op.Reshape(value, run.rows),
+            op.Reshape(self.q_norm(op, op.Reshape(query, [-1, self.dim])), run.sequence_shape),
+            op.Reshape(self.k_norm(op, op.Reshape(key, [-1, self.dim])), run.sequence_shape),
+            op.Reshape(value, run.sequence_shape),
             cache.key,
             cache.value,
             run.last_position,

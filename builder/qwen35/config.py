@@ -23,7 +23,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class LinearAttentionConfig:
-    """The gated delta net's sizes: heads and their widths, and the taps of the causal convolution."""
+    """The gated delta net's sizes: heads and their widths, and the kernel size of the causal convolution."""
 
     key_heads: int
     value_heads: int

@@ -34,13 +34,13 @@ class DenseCausalLM(CausalLM):
         text = self.model(op, op.Reshape(input_ids, [-1]), run, states)
         outputs = TargetOutputs()
         if options.prune_lm_head or options.include_hidden_states:
-            hidden = op.Reshape(text.normed, run.rows)
+            hidden = op.Reshape(text.normed, run.sequence_shape)
         if options.prune_lm_head:
             last = op.Gather(hidden, -1, axis=1)
             logits = op.Unsqueeze(self.lm_head(op, last), [1])
             outputs.add(LOGITS, cast(op, logits, dtype, F32), F32, ("batch_size", 1, config.vocab_size))
         else:
-            logits = op.Reshape(self.lm_head(op, text.normed), run.rows)
+            logits = op.Reshape(self.lm_head(op, text.normed), run.sequence_shape)
             shape = ("batch_size", "sequence_length", config.vocab_size)
             outputs.add(LOGITS, cast(op, logits, dtype, F32), F32, shape)
         outputs.add_states(text.states, state_types(config, dtype, "total_sequence_length"))
@@ -48,7 +48,7 @@ class DenseCausalLM(CausalLM):
             shape = ("batch_size", "sequence_length", config.hidden_size)
             outputs.add(HIDDEN_STATES, hidden, dtype, shape)
         if options.taps:
-            aux = op.Reshape(self.taps(op, text), run.rows)
+            aux = op.Reshape(self.taps(op, text), run.sequence_shape)
             shape = ("batch_size", "sequence_length", len(options.taps) * config.hidden_size)
             outputs.add(AUX_HIDDEN_STATES, aux, dtype, shape)
         return outputs

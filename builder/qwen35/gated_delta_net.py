@@ -102,13 +102,13 @@ class DenseGatedDeltaNet(nn.Module):
     def forward(self, op: OpBuilder, x: ir.Value, run: DenseRun, state: DeltaState) -> tuple[ir.Value, DeltaState]:
         """``[tokens, hidden] -> [tokens, hidden]``, and the state after the last token."""
         qkv, z, b, a = self.projections(op, x)
-        qkv, conv = self.conv1d(op, op.Reshape(qkv, run.rows), state.conv)
+        qkv, conv = self.conv1d(op, op.Reshape(qkv, run.sequence_shape), state.conv)
         query, key, value = self._heads(op, qkv, run)
         decay, beta = op.LinearAttentionGate(
-            self._float32(op, op.Reshape(a, run.rows)),
+            self._float32(op, op.Reshape(a, run.sequence_shape)),
             self.dt_bias,
             self.decay_scale,
-            self._float32(op, op.Reshape(b, run.rows)),
+            self._float32(op, op.Reshape(b, run.sequence_shape)),
             _outputs=2,
             **CONTRIB,
         )
@@ -134,7 +134,7 @@ class DenseGatedDeltaNet(nn.Module):
         query, key, value = op.Split(
             self._float32(op, qkv), [width, width, self.sizes.value_width], axis=-1, _outputs=3
         )
-        query, key = (op.Reshape(self.l2_norm(op, op.Reshape(t, [-1, dim])), run.rows) for t in (query, key))
+        query, key = (op.Reshape(self.l2_norm(op, op.Reshape(t, [-1, dim])), run.sequence_shape) for t in (query, key))
         return query, key, value
 
     def _float32(self, op: OpBuilder, x: ir.Value) -> ir.Value:

@@ -54,7 +54,7 @@ _TEXT = [
         linear_num_value_heads="the linear layers' value heads",
         linear_key_head_dim="the width of those key heads",
         linear_value_head_dim="the width of those value heads",
-        linear_conv_kernel_dim="taps of the linear layers' convolution",
+        linear_conv_kernel_dim="kernel size of the linear layers' convolution",
     ),
     *_honoured("mtp_layers", mtp_num_hidden_layers="a note where such layers are declared and not stored"),
     *_honoured("rotary", mrope_section="of images only; it must fit the rotated part"),

@@ -30,14 +30,14 @@ class DenseRun:
     """Values that every layer of a dense graph shares.
 
     Attributes:
-        rows: The shape ``[batch, sequence, -1]``, int64, to bring ``[tokens, n]`` back into.
+        sequence_shape: ``[batch, sequence, -1]``, int64, to bring ``[tokens, n]`` back into.
         last_position: ``[batch]`` int32, the position of the newest token.
         total_length: int32 scalar, tokens cached and new together.
         cos: ``[context, rotary / 2]``, the rotary table.
         sin: The same of sines.
     """
 
-    rows: ir.Value
+    sequence_shape: ir.Value
     last_position: ir.Value
     total_length: ir.Value
     cos: ir.Value
@@ -102,7 +102,7 @@ def dense_run(
     total = op.Shape(attention_mask, start=1, end=2)
     last = op.Cast(op.Sub(total, [1]), to=ir.DataType.INT32)
     return DenseRun(
-        rows=op.Concat(op.Shape(input_ids), [-1], axis=0),
+        sequence_shape=op.Concat(op.Shape(input_ids), [-1], axis=0),
         last_position=op.Expand(last, batch),
         total_length=op.Cast(op.Squeeze(total), to=ir.DataType.INT32),
         cos=tables[0],

@@ -17,46 +17,45 @@ class BlockTables(nn.Module):
     """Constants of a block that all its convolutions read.
 
     Attributes:
-        tap_rows: ``[block, taps]``, the row that each tap of each row reads.
-        tap_mask: ``[1, block, 2 * taps, 1, 1]``, 0 where that row would lie before the block's start, for both sides.
+        source_rows: ``[block, kernel]``, the row that each position of the kernel reads, for each row.
+        inside: ``[1, block, 2 * kernel, 1, 1]``, 0 where that row would lie before the block's start, for both sides.
     """
 
-    def __init__(self, block_size: int, taps: int) -> None:
+    def __init__(self, block_size: int, kernel_size: int) -> None:
         super().__init__()
-        row, tap = np.arange(block_size)[:, None], np.arange(taps)[None]
-        mask = np.tile(row >= tap, (1, 2)).reshape(1, block_size, 2 * taps, 1, 1).astype(ml_dtypes.bfloat16)
-        self.tap_rows = nn.Parameter([block_size, taps], data=ir.tensor(np.maximum(row - tap, 0)))
-        self.tap_mask = nn.Parameter(mask.shape, data=ir.tensor(mask, dtype=BF16))
+        row, offset = np.arange(block_size)[:, None], np.arange(kernel_size)[None]
+        rows = np.maximum(row - offset, 0)
+        inside = np.tile(row >= offset, (1, 2)).reshape(1, block_size, 2 * kernel_size, 1, 1)
+        mask = ir.tensor(inside.astype(ml_dtypes.bfloat16), dtype=BF16)
+        # Their names in the graph stay what they have been, so that exports stay the same byte for byte.
+        self.source_rows = nn.Parameter(rows.shape, name="tap_rows", data=ir.tensor(rows))
+        self.inside = nn.Parameter(inside.shape, name="tap_mask", data=mask)
 
     def forward(self, op: OpBuilder) -> tuple[ir.Value, ir.Value]:
         """The two tables."""
-        return self.tap_rows, self.tap_mask
+        return self.source_rows, self.inside
 
 
 class GroupedConvolution(nn.Module):
-    """``y[t] = sum over taps of (base[tap] + delta[t, tap]) * x[t - tap]``, within a block.
+    """``y[t] = sum over k of (base[k] + delta[t, k]) * x[t - k]``, within a block; ``k`` is a position of the kernel.
 
     ``base`` is learnt per channel, ``delta`` is predicted per row and group of channels from the sub-layer's normed
     input, for both sides at once: one convolution makes the sub-layer's input, the other is applied to its output.
     """
 
-    def __init__(self, hidden_size: int, block_size: int, taps: int, group: int, precision: Precision) -> None:
+    def __init__(self, hidden_size: int, block_size: int, kernel_size: int, group: int, precision: Precision) -> None:
         super().__init__()
-        self.hidden, self.block, self.taps, self.groups, self.group = (
-            hidden_size,
-            block_size,
-            taps,
-            hidden_size // group,
-            group,
+        self.hidden, self.block, self.kernel = hidden_size, block_size, kernel_size
+        self.groups, self.group = hidden_size // group, group
+        shape, stored = [2 * kernel_size, self.groups, group], (kernel_size, hidden_size)
+        self.base_kernel = Weight(
+            "base_kernel", shape, precision.activations, Source((Rows("base_kernel", 2),), stored)
         )
-        shape = [2 * taps, self.groups, group]
-        stored = Source((Rows("base_kernel", 2),), (taps, hidden_size))
-        self.base_kernel = Weight("base_kernel", shape, precision.activations, stored)
-        self.kernel_projection = Linear(hidden_size, 2 * taps * self.groups, precision)
+        self.kernel_projection = Linear(hidden_size, 2 * kernel_size * self.groups, precision)
 
     def forward(self, op: OpBuilder, x: ir.Value, tables: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
         """The sub-layer's input ``[block rows, hidden]``, and the coefficients that :meth:`finish` needs."""
-        delta = op.Reshape(self.kernel_projection(op, x), [-1, self.block, 2 * self.taps, self.groups, 1])
+        delta = op.Reshape(self.kernel_projection(op, x), [-1, self.block, 2 * self.kernel, self.groups, 1])
         coefficients = op.Mul(op.Add(delta, self.base_kernel), tables[1])
         before, after = op.Split(coefficients, num_outputs=2, axis=2, _outputs=2)
         return self.apply(op, x, before, tables), after
@@ -66,7 +65,7 @@ class GroupedConvolution(nn.Module):
         return self.apply(op, y, after, tables)
 
     def apply(self, op: OpBuilder, x: ir.Value, coefficients: ir.Value, tables: tuple[ir.Value, ir.Value]) -> ir.Value:
-        """The sum over taps; ``coefficients`` is ``[slots, block, taps, groups, group]``."""
+        """The sum over the kernel; ``coefficients`` is ``[slots, block, kernel, groups, group]``."""
         blocks = op.Reshape(x, [-1, self.block, self.groups, self.group])
-        tapped = op.Gather(blocks, tables[0], axis=1)
-        return op.Reshape(op.ReduceSum(op.Mul(tapped, coefficients), [2], keepdims=0), [-1, self.hidden])
+        shifted = op.Gather(blocks, tables[0], axis=1)
+        return op.Reshape(op.ReduceSum(op.Mul(shifted, coefficients), [2], keepdims=0), [-1, self.hidden])

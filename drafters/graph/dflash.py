@@ -25,8 +25,8 @@ class DFlashDrafter(BlockDrafter):
         self.variant = config.variant
 
     def transformed(self, op: OpBuilder, unary: ir.Value) -> ir.Value:
-        """With the multiplier and the cap, which sampling sees."""
+        """Scaled and capped: sampling sees both."""
         return scaled_and_capped(op, unary, self.variant.output_multiplier, self.variant.final_logit_softcapping)
 
     def pairs(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> None:
-        """Nothing."""
+        """None: pairs score nothing."""

@@ -74,7 +74,7 @@ class DFlash2Drafter(BlockDrafter):
         self.candidate_selector = CandidateSelector(config, config.variant.selector_rank, BODY)
 
     def transformed(self, op: OpBuilder, unary: ir.Value) -> ir.Value:
-        """With the multiplier and the cap that the pair scores were trained against."""
+        """Scaled and capped, as the pair scores were trained against them."""
         return scaled_and_capped(op, unary, self.variant.output_multiplier, self.variant.final_logit_softcapping)
 
     def pairs(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value:

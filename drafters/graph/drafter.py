@@ -134,22 +134,22 @@ class BlockDrafter(nn.Module):
 
 def _embedding(config: DrafterConfig, options: DrafterOptions) -> Lookup:
     """The target's embedding, in the target's format, or one of the drafter's own."""
-    shape, name = (config.vocab_size, config.hidden_size), "embed_tokens.weight"
+    shape = config.vocab_size, config.hidden_size
     if config.own_embedding:
-        return Lookup(BODY.weights.matrix(name, shape), BODY)
+        return Lookup(BODY.weights.matrix("embed_tokens.weight", shape), BODY)
     weights = options.target.weights
     return Lookup(weights.shared(options.embedding, shape), Precision(BF16, weights))
 
 
 def _head(config: DrafterConfig, options: DrafterOptions, embedding: Lookup) -> Product:
     """The target's head, which may be its embedding's table, or one of the drafter's own."""
-    shape, name = (config.draft_vocab_size or config.vocab_size, config.hidden_size), "lm_head.weight"
     if config.own_head:
-        return Product(BODY.weights.matrix(name, shape), BODY)
+        rows = config.draft_vocab_size or config.vocab_size
+        return Product(BODY.weights.matrix("lm_head.weight", (rows, config.hidden_size)), BODY)
     weights = options.target.weights
     if options.head == options.embedding and not config.own_embedding:
         return Product(embedding.matrix, Precision(BF16, weights))
-    return Product(weights.shared(options.head, shape), Precision(BF16, weights))
+    return Product(weights.shared(options.head, (config.vocab_size, config.hidden_size)), Precision(BF16, weights))
 
 
 def scaled_and_capped(op: OpBuilder, unary: ir.Value, factor: float | None, cap: float | None) -> ir.Value:

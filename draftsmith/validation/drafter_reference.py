@@ -307,9 +307,9 @@ def convolved(drafter: ReferenceDrafter, name: str, side: int, u: Tensor, x: Ten
     delta = (u @ drafter.weights[f"{name}.kernel_projection.weight"].T).reshape(block, 2, variant.conv_kernel_size, -1)
     y = torch.zeros_like(x)
     for row in range(block):
-        for tap in range(min(variant.conv_kernel_size, row + 1)):
-            coefficient = base[tap] + delta[row, side, tap].repeat_interleave(variant.conv_group_size)
-            y[row] += coefficient * x[row - tap]
+        for offset in range(min(variant.conv_kernel_size, row + 1)):
+            coefficient = base[offset] + delta[row, side, offset].repeat_interleave(variant.conv_group_size)
+            y[row] += coefficient * x[row - offset]
     return y
 
 

@@ -30,7 +30,7 @@ from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
-from onnxkit.layers.gating import DROWNING
+from onnxkit.layers.gating import DOMINANT_EPSILON
 from onnxkit.weights.checkpoint import Checkpoint
 
 TORCH = {
@@ -254,7 +254,7 @@ def _is_model_norm(node: ir.Node, hidden: int) -> bool:
         weight = node.inputs[1]
         return weight is not None and weight.shape is not None and weight.shape[0] == hidden
     epsilon = node.attributes.get("epsilon")
-    gate = node.op_type == "GatedRMSNorm" and epsilon is not None and epsilon.as_float() == DROWNING
+    gate = node.op_type == "GatedRMSNorm" and epsilon is not None and epsilon.as_float() == DOMINANT_EPSILON
     return not gate  # a product with an activation, which is no norm
 
 

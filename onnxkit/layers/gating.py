@@ -12,8 +12,8 @@ from onnxkit.layers.graph import BF16, CONTRIB
 from onnxkit.layers.precision import Precision
 from onnxkit.weights.parameters import Table
 
-# 2^80, the square of 2^40; bf16 and float32 hold both exactly.
-DROWNING = 2.0**80
+# So large that no mean counts beside it. 2^80 is the square of 2^40; bf16 and float32 hold both exactly.
+DOMINANT_EPSILON = 2.0**80
 
 
 class Gated(nn.Module):
@@ -33,12 +33,12 @@ class Gated(nn.Module):
         super().__init__()
         self.activation, self.fused = activation, precision.activations == BF16
         if self.fused:
-            value = np.full((1, math.gcd(width, 256)), DROWNING**0.5, np.float32)
+            value = np.full((1, math.gcd(width, 256)), DOMINANT_EPSILON**0.5, np.float32)
             self.scale = Table("scale", value.shape[1:], precision.activations, lambda start, stop: value[start:stop])
 
     def forward(self, op: OpBuilder, x: ir.Value, gate: ir.Value) -> ir.Value:
         """``[tokens, width]`` twice -> the same."""
         if self.fused:
-            return op.GatedRMSNorm(x, self.scale, gate, activation=self.activation, epsilon=DROWNING, **CONTRIB)
+            return op.GatedRMSNorm(x, self.scale, gate, activation=self.activation, epsilon=DOMINANT_EPSILON, **CONTRIB)
         factor = op.Sigmoid(gate)
         return op.Mul(op.Mul(gate, factor), x) if self.activation == "silu" else op.Mul(x, factor)

@@ -6,9 +6,9 @@ meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
@@ -18,12 +18,7 @@ from onnxkit.layers.precision import Precision
 from onnxkit.layers.weight_format import Dense, Matrix
 from onnxkit.weights.parameters import Rows, Source, Weight
 
-
-class _Held(Protocol):
-    def parameters(self) -> Iterable[nn.Parameter]: ...
-
-
-_H = TypeVar("_H", bound=_Held)
+_H = TypeVar("_H", bound=Matrix | nn.Module)
 
 
 def declared_by(module: nn.Module, held: _H) -> _H:

@@ -48,21 +48,21 @@ class Convolution(nn.Module):
 
     def __init__(self, hidden: int, variant: DFlash2) -> None:
         super().__init__()
-        self.taps, self.group = variant.conv_kernel_size, variant.conv_group_size
-        base = torch.zeros(2, self.taps, hidden)
+        self.kernel, self.group = variant.conv_kernel_size, variant.conv_group_size
+        base = torch.zeros(2, self.kernel, hidden)
         base[:, 0] = 1
         self.base_kernel = nn.Parameter(base)
-        self.kernel_projection = nn.Linear(hidden, 2 * self.taps * (hidden // self.group), bias=False)
+        self.kernel_projection = nn.Linear(hidden, 2 * self.kernel * (hidden // self.group), bias=False)
         nn.init.zeros_(self.kernel_projection.weight)
 
     def forward(self, side: int, u: Tensor, x: Tensor) -> Tensor:
         """Mix each row of ``x [B, K, N, D]`` with those before it, by coefficients that come from ``u``."""
-        delta = self.kernel_projection(u).unflatten(-1, (2, self.taps, -1))[..., side, :, :]
+        delta = self.kernel_projection(u).unflatten(-1, (2, self.kernel, -1))[..., side, :, :]
         y = torch.zeros_like(x)
-        for tap in range(self.taps):
-            coefficient = self.base_kernel[side, tap] + delta[..., tap, :].repeat_interleave(self.group, dim=-1)
-            shifted = torch.roll(x, tap, dims=2)
-            shifted[:, :, :tap] = 0
+        for offset in range(self.kernel):
+            coefficient = self.base_kernel[side, offset] + delta[..., offset, :].repeat_interleave(self.group, dim=-1)
+            shifted = torch.roll(x, offset, dims=2)
+            shifted[:, :, :offset] = 0
             y = y + coefficient * shifted
         return y
 
