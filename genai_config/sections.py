@@ -173,6 +173,10 @@ class Model:
     dspark: BlockDrafter | None = None
 
 
+# The sections of a model that name a graph, in the order in which a package has them.
+GRAPH_SECTIONS = ("decoder", "dflash2", "dspark")
+
+
 @dataclass(frozen=True)
 class Search:
     """How the next token is chosen, unless the caller says otherwise. What is None is left to the runtime."""

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from builder.option_table import DRAFTER_PATHS, OPTIONS
+from builder.option_table import OPTIONS, drafter_setting
 from drafters.checkpoint.kinds import Family, RuntimeKind
 from drafters.graph.build import DRAFTERS
 from genai_config.sections import Model
@@ -22,10 +22,12 @@ def test_the_anchors_row_decides_what_runs_a_drafter() -> None:
 
 def test_each_family_has_a_graph_and_options() -> None:
     assert {variant.family for variant in DRAFTERS} == set(Family)
-    prefixes = {family.option_prefix for family in Family}
-    assert set(DRAFTER_PATHS) == {"drafter_path", *(f"{prefix}_path" for prefix in prefixes)}
-    for prefix in prefixes:
-        assert {f"{prefix}_num_draft_tokens", f"{prefix}_top_k"} <= {option.name for option in OPTIONS}
+    for family in Family:
+        assert sum(family in option.takes for option in OPTIONS) == 2  # drafter_path, and that of its kind
+        settings = [drafter_setting(what, family) for what in ("drafts", "top_k", "block_size", "rope_theta")]
+        assert all(family in option.scope.kinds for option in settings)
+        for what in {option.sets for option in OPTIONS} - {""}:
+            assert sum(option.sets == what and family in option.scope.kinds for option in OPTIONS) == 1
 
 
 def test_names_are_words_of_the_field() -> None:

@@ -138,11 +138,6 @@ class DrafterConfig:
         return RuntimeKind.of(anchor_predicts=self.anchor_predicts)
 
     @property
-    def option_prefix(self) -> str:
-        """What the names of its options begin with."""
-        return self.family.option_prefix
-
-    @property
     def anchor_predicts(self) -> bool:
         """Whether row 0 of a block predicts; row ``j`` then predicts the token after its own position."""
         return self.variant.anchor_predicts

@@ -8,13 +8,13 @@ from enum import StrEnum
 class Family(StrEnum):
     """What a drafter is, as its trainers call it.
 
-    ============ ========== ================== ====================
-    member       label      its options begin  beside the backbone
-    ============ ========== ================== ====================
-    ``DFLASH``   DFlash     ``dflash2_``       nothing
-    ``DFLASH2``  DFlash 2   ``dflash2_``       convolutions, a candidate selector
-    ``DSPARK``   DSpark     ``dspark_``        a Markov head
-    ============ ========== ================== ====================
+    ============ ========== ====================
+    member       label      beside the backbone
+    ============ ========== ====================
+    ``DFLASH``   DFlash     nothing
+    ``DFLASH2``  DFlash 2   convolutions, a candidate selector
+    ``DSPARK``   DSpark     a Markov head
+    ============ ========== ====================
     """
 
     DFLASH = "dflash"
@@ -25,11 +25,6 @@ class Family(StrEnum):
     def label(self) -> str:
         """What to call it in messages."""
         return {Family.DFLASH: "DFlash", Family.DFLASH2: "DFlash 2", Family.DSPARK: "DSpark"}[self]
-
-    @property
-    def option_prefix(self) -> str:
-        """What the names of its options begin with; a plain DFlash drafter has those of DFlash 2."""
-        return "dspark" if self is Family.DSPARK else "dflash2"
 
 
 class RuntimeKind(StrEnum):

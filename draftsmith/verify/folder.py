@@ -14,6 +14,7 @@ from builder.output import MANIFEST
 from builder.plan import TARGET
 from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.validation.widen import is_plain
+from genai_config.sections import GRAPH_SECTIONS
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
 from onnxkit.weights.save import PRODUCER
@@ -123,8 +124,7 @@ def open_export(path: Path) -> ExportFolder:
         _check_link(path, entry)
     config = load_json(path / CONFIG, once=True)
     model = JsonObject(config, str(path / CONFIG)).section("model")
-    named = [role for role in DRAFTERS if role in model]
-    graphs = tuple(_graph(path, model, role) for role in (TARGET, *named[:1]))
+    graphs = tuple(_graph(path, model, role) for role in GRAPH_SECTIONS if role in model or role == TARGET)
     return ExportFolder(path, config, graphs, _manifest(path))
 
 
