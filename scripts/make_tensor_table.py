@@ -1,4 +1,4 @@
-"""Write docs/tensors.md: what becomes of each tensor of a target and of its drafters. python -m scripts.make_tensor_table
+"""Write docs/tensors.md, what becomes of each tensor of a target and its drafters: python -m scripts.make_tensor_table
 
 The table is the tensor plan of exports of the checkpoints that the tests ship; layers are folded into one.
 """
@@ -21,8 +21,8 @@ TARGET, DRAFTERS = ASSETS / "pair" / "target", {"DFlash 2": "dflash2", "DSpark":
 HEAD = """# What becomes of each tensor
 
 Made by `python -m scripts.make_tensor_table` from the tensor plans of the checkpoints in `tests/assets/pair`, exported
-in bf16 for CUDA. `N` stands for the number of a layer, `K` for a counter. For a checkpoint of your own, `draftsmith inspect
-FOLDER` counts what becomes of its tensors, and the end of an export adds it up.
+in bf16 for CUDA. `N` stands for the number of a layer, `K` for a counter. For a checkpoint of your own, `draftsmith
+inspect FOLDER` counts what becomes of its tensors, and the end of an export adds it up.
 
 Several stored tensors in one row are written one after another, so that one node multiplies by all of them.
 """

@@ -35,16 +35,8 @@ ALL_FILES = sorted(
     {*FILES, *(path for part in ("tests", "scripts", "benchmarks") for path in (REPOSITORY / part).rglob("*.py"))}
 )
 
-# Files fit in a head, functions on a screen. Those of these names are too long, and are still to be split.
+# Files fit in a head, functions on a screen.
 MOST_LINES, MOST_OF_A_FUNCTION = 400, 60
-TOO_LONG = {
-    "tests/test_any_change.py",
-    "drafters/checkpoint/reading.py::read_identified",
-    "tests/test_any_change.py::test_any_change_of_a_drafters_config",
-    "tests/test_any_change.py::test_any_change_of_a_targets_config",
-    "tests/test_bad_input.py",
-    "tests/test_verify_truth.py",
-}
 
 
 def part_of(module: str) -> str | None:
@@ -83,12 +75,12 @@ def test_file(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_length(path: Path) -> None:
-    text, name = path.read_text(), str(path.relative_to(REPOSITORY))
-    assert len(text.splitlines()) <= MOST_LINES or name in TOO_LONG
+    text = path.read_text()
+    assert len(text.splitlines()) <= MOST_LINES
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert length <= MOST_OF_A_FUNCTION or f"{name}::{node.name}" in TOO_LONG, f"{node.name}: {length} lines"
+            assert length <= MOST_OF_A_FUNCTION, f"{node.name}: {length} lines"
 
 
 READING = sorted(path for path in FILES if path.is_relative_to(REPOSITORY / "drafters" / "checkpoint"))
