@@ -94,7 +94,7 @@ _OWN = [
         own=True,
     ),
     honoured("draft_vocab_size", "the rows of a head of the drafter's own", "draft_vocab_size", own=True),
-    honoured("conv_kernel_size", "taps of the convolutions", "variant", own=True, families=_ONLY2),
+    honoured("conv_kernel_size", "kernel size of the convolutions", "variant", own=True, families=_ONLY2),
     honoured("conv_group_size", "channels that share coefficients", "variant", own=True, families=_ONLY2),
     honoured("selector_rank", "the width of the codebooks", "variant", own=True, families=_ONLY2),
     honoured("selector_top_k", "candidates of each position", "top_k", own=True, families=_ONLY2),
