@@ -13,7 +13,7 @@ from typing import NoReturn
 from builder import peer_options
 from builder.option_table import OPTIONS, parse_extra_options
 from builder.options import PRECISIONS, BuildOptions
-from builder.parser import Parser, path
+from builder.parser import Parser, folder, path
 from onnxkit import __version__
 from onnxkit.errors import ExportError, system_error
 from onnxkit.terminal import discard, standard_streams
@@ -39,7 +39,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         required=True,
-        type=path,
+        type=folder,
         metavar="FOLDER",
         help="folder to write: new, empty, or an earlier export, which is replaced as a whole",
     )
@@ -50,7 +50,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c",
         "--cache_dir",
-        type=path,
+        type=folder,
         metavar="FOLDER",
         help="where -m keeps what it downloads (default: the Hub's own cache); without effect with -i",
     )

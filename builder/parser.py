@@ -147,6 +147,20 @@ def path(text: str) -> Path:
     return expanded(text)
 
 
+def folder(text: str) -> Path:
+    """The path of an argument that is a folder, or is to become one."""
+    found = path(text)
+    if found.exists() and not found.is_dir():
+        raise ExportError(
+            "The path names a file, where a folder is to be written.",
+            where=text,
+            found="a file",
+            accepted="a folder, or a path where there is nothing yet",
+            fix="Name another path, or move the file away.",
+        )
+    return found
+
+
 def at_least(smallest: int) -> Any:
     """The type of an argument that is a whole number, and not less than ``smallest``."""
 
