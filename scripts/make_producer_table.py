@@ -119,7 +119,7 @@ def _producers() -> Iterator[str]:
         names += [f"`{prefix}` before a name" for prefix in dialect.prefixes]
         keys = [f"`{key.name}`" for key in dialect.keys]
         keys += [f"`{key}` means `{meaning}`" for key, meaning in dialect.renames.items()]
-        yield _row(dialect.name, dialect.keeps, ", ".join(names), ", ".join(keys), "; ".join(dialect.sources))
+        yield _row(dialect.title, dialect.keeps, ", ".join(names), ", ".join(keys), "; ".join(dialect.sources))
     yield ""
     yield f"Before any name may stand {' or '.join(f'`{prefix}`' for prefix in PREFIXES)}.\n"
     yield "### Architectures\n"
@@ -128,7 +128,7 @@ def _producers() -> Iterator[str]:
     yield "|---" * (1 + len(Family)) + "|"
     for dialect in DIALECTS:
         cells = [", ".join(f"`{name}`" for name in dialect.architectures.get(family, ())) for family in Family]
-        yield _row(dialect.name, *cells)
+        yield _row(dialect.title, *cells)
     yield ""
 
 
