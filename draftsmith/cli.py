@@ -80,8 +80,9 @@ def _add_verify(subcommands: Any) -> None:
 
 def _run_verify(arguments: argparse.Namespace) -> int:
     from draftsmith.cuda_runtime import check_cuda
-    from draftsmith.environment import needs_reference, needs_runtime
+    from draftsmith.environment import needs_reference, needs_runtime, quiet
 
+    quiet()
     if arguments.provider == "cuda":
         check_cuda()
         needs_reference()
@@ -117,7 +118,9 @@ def _add_speculate(subcommands: Any) -> None:
         allow_abbrev=False,
     )
     speculate.add_argument("export", type=path, metavar="FOLDER", help="an export with a drafter")
-    speculate.add_argument("--prompts", type=path, required=True, metavar="FILE", help="prompts, one a line")
+    speculate.add_argument(
+        "--prompts", type=path, required=True, metavar="FILE", help="prompts, one a line; - for standard input"
+    )
     speculate.add_argument(
         "--max-new-tokens", type=at_least(1), default=64, metavar="N", help="tokens after each (default 64)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -188,7 +189,9 @@ def _values(key: Key) -> str:
 
 def main() -> None:
     """Write the page, or see that it is up to date."""
-    if "--check" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only see whether it is up to date (exit status 1: no)")
+    if parser.parse_args().check:
         sys.exit(PAGE.read_text(encoding="utf-8") != page())
     PAGE.write_text(page(), encoding="utf-8")
 
