@@ -18,6 +18,7 @@ from onnxkit import __version__
 from onnxkit.errors import ExportError, system_error
 from onnxkit.terminal import discard, standard_streams
 from onnxkit.text import escaped
+from onnxkit.weights.misfits import check_folders
 
 _USAGE_ERROR = 2
 _BUG = 70
@@ -87,6 +88,7 @@ def run_export(arguments: argparse.Namespace) -> None:
         provider=arguments.execution_provider,
         **parse_extra_options(arguments.extra_options),
     )
+    check_folders(i=options.input)
     from builder.export import export  # here, so that --help and mistakes in flags need not wait for the ONNX libraries
 
     try:

@@ -12,6 +12,7 @@ from builder.cli import add_export_arguments, guarded, options_help, run_export
 from builder.parser import Parser, at_least, path
 from onnxkit import __version__
 from onnxkit.text import escaped
+from onnxkit.weights.misfits import EXPORT, check_folders
 
 # The exit status of an incomplete proof under --strict, beside 0, 1 (failed), 2 (what the user can mend), 70 (a bug).
 INCOMPLETE = 3
@@ -82,6 +83,8 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     from draftsmith.cuda_runtime import check_cuda
     from draftsmith.environment import needs_reference, needs_runtime, quiet
 
+    check_folders(EXPORT, FOLDER=arguments.export)
+    check_folders(target=arguments.target, drafter=arguments.drafter)
     quiet()
     if arguments.provider == "cuda":
         check_cuda()
@@ -133,6 +136,7 @@ def _run_speculate(arguments: argparse.Namespace) -> int:
     from draftsmith.cuda_runtime import check_cuda
     from draftsmith.environment import needs_runtime
 
+    check_folders(EXPORT, FOLDER=arguments.export)
     if arguments.provider == "cuda":
         check_cuda()
     else:
@@ -165,6 +169,7 @@ def _add_inspect(subcommands: Any) -> None:
 
 
 def _run_inspect(arguments: argparse.Namespace) -> int:
+    check_folders(FOLDER=arguments.folder)
     from draftsmith.inspect import inspect
 
     for line in inspect(arguments.folder, arguments.block_size):
@@ -187,6 +192,7 @@ def _add_doctor(subcommands: Any) -> None:
 
 
 def _run_doctor(arguments: argparse.Namespace) -> int:
+    check_folders(EXPORT, FOLDER=arguments.export)
     from draftsmith.doctor.findings import Findings
     from draftsmith.doctor.run import doctor
 

@@ -105,9 +105,7 @@ def _beyond() -> Iterator[str]:
 def main() -> None:
     """Write the page, or see that it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="only see whether it is up to date (exit status 1: no)"
-    )
+    parser.add_argument("--check", action="store_true", help="only see whether it is up to date (exit status 1: no)")
     if parser.parse_args().check:
         sys.exit(PAGE.read_text(encoding="utf-8") != page())
     PAGE.write_text(page(), encoding="utf-8")

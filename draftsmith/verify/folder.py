@@ -16,12 +16,11 @@ from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.validation.widen import is_plain
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
-from onnxkit.weights.misfits import no_folder
+from onnxkit.weights.misfits import EXPORT, no_folder
 from onnxkit.weights.save import PRODUCER
 
 CONFIG = "genai_config.json"
 DRAFTERS = tuple(RuntimeKind)
-_EXPORT = f"a folder with {CONFIG}, as python -m builder writes it"
 
 
 @dataclass(frozen=True)
@@ -114,14 +113,14 @@ def open_export(path: Path) -> ExportFolder:
         ExportError: The folder is none, or its configuration or a graph that it names is missing, damaged or outside.
     """
     if not path.is_dir():
-        raise no_folder(path, "FOLDER", _EXPORT)
+        raise no_folder(path, "FOLDER", EXPORT)
     if not (path / CONFIG).is_file():
         checkpoint = (path / "config.json").is_file()
         raise ExportError(
             f"The folder holds no export{', but a checkpoint' if checkpoint else ''}.",
             where=path,
             found=listed(sorted(p.name for p in path.iterdir())) or "an empty folder",
-            accepted=_EXPORT,
+            accepted=EXPORT,
             fix=f"Export it first: python -m builder -i {path} ..."
             if checkpoint
             else "Check the path, or export first.",

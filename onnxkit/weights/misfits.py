@@ -11,6 +11,7 @@ from pathlib import Path
 from onnxkit.errors import ExportError, listed
 
 CHECKPOINT = "a checkpoint folder with config.json and safetensors files"
+EXPORT = "a folder with genai_config.json, as python -m builder writes it"
 _CONFIG, _EXPORT, _ADAPTER = "config.json", "genai_config.json", "adapter_config.json"
 _MOST_BYTES = 1 << 20
 
@@ -51,6 +52,21 @@ def _from_the_hub(name: str, option: str) -> str:
     if option in ("-i", "--input"):
         return f"If it is a repository on the Hub, write -m {name}."
     return f"If it is a repository on the Hub, download it first: hf download {name} --local-dir FOLDER"
+
+
+def check_folders(accepted: str = CHECKPOINT, **folders: Path | None) -> None:
+    """See that paths are folders, before libraries are imported that take seconds.
+
+    Args:
+        accepted: The folders that are wanted.
+        folders: The paths by the options that named them, without their dashes; None is left out.
+
+    Raises:
+        ExportError: One is none.
+    """
+    for name, path in folders.items():
+        if path is not None and not path.is_dir():
+            raise no_folder(path, name if name.isupper() else f"-{name}" if len(name) == 1 else f"--{name}", accepted)
 
 
 def no_config(folder: Path, option: str) -> ExportError:
