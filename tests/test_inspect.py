@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from drafters.dialects import DIALECTS
+from drafters.checkpoint.dialects import DIALECTS
 from draftsmith.cli import main
 from scripts.make_producer_table import PAGE, page
 from tests.checkpoints import TINY, variant

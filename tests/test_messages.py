@@ -223,6 +223,6 @@ def test_no_script_reads_its_arguments_by_hand() -> None:
     ],
 )
 def test_the_script_of_the_readme(arguments: list[str], said: str) -> None:
-    done = python("scripts/make_tiny_drafter.py", *arguments)
+    done = python("-m", "scripts.make_tiny_drafter", *arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.startswith("usage: ") and said in done.stderr

@@ -14,7 +14,7 @@ from builder.cli import main
 from builder.option_table import parse_extra_options
 from builder.options import PRECISIONS
 from builder.peer_table import FLAGS, OPTIONS, Fate, PeerOption
-from drafters.dialects import KEYS as DRAFTER_KEYS
+from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
 from onnxkit.errors import ExportError, did_you_mean, nearest
 from scripts.make_peer_table import PAGE, page
 from tests.checkpoints import TINY
@@ -123,8 +123,8 @@ def test_no_name_is_near_another_one() -> None:
 
 
 def test_no_key_of_a_config_is_near_another_one() -> None:
-    pairs = {(name, nearest(name, set(DRAFTER_KEYS) - {name})) for name in DRAFTER_KEYS}
-    assert {tuple(sorted(pair)) for pair in pairs if pair[1]} == {  # type: ignore[type-var]
+    found = {name: nearest(name, set(DRAFTER_KEYS) - {name}) for name in DRAFTER_KEYS}
+    assert {tuple(sorted((name, near))) for name, near in found.items() if near} == {
         ("_attn_implementation", "attn_implementation"),
         ("_name_or_path", "name_or_path"),
         ("id2label", "label2id"),
