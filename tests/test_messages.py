@@ -105,6 +105,7 @@ def test_nothing_of_a_library_stands_between_the_rows(tmp_path: Path) -> None:
 SIGNALLED = """
 import os, sys
 import {module} as module
+assert callable(module.{name})
 def stop(*_, **__):
     os.kill(os.getpid(), {number})
     {rest}
@@ -114,9 +115,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def signalled(module: str, name: str, number: int, *arguments: object, rest: str = "", tmp: Path) -> tuple[int, str]:
+def signalled(module: str, name: str, number: int, *arguments: object, tmp: Path) -> tuple[int, str]:
     """The status and the message of a command that gets a signal where it would call a function."""
-    code = SIGNALLED.format(module=module, name=name, number=number, rest=rest)
+    code = SIGNALLED.format(module=module, name=name, number=number, rest="")
     done = python("-c", code, *arguments, TMPDIR=str(tmp))
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
@@ -126,7 +127,7 @@ def signalled(module: str, name: str, number: int, *arguments: object, rest: str
 def test_an_export_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> None:
     (tmp_path / "tmp").mkdir()
     arguments = ("export", "-i", TINY, "-o", tmp_path / "out", "-p", "fp32", "-e", "cpu")
-    status, said = signalled("builder.export", "_write_manifest", number, *arguments, tmp=tmp_path / "tmp")
+    status, said = signalled("builder.write", "_write_manifest", number, *arguments, tmp=tmp_path / "tmp")
     assert status == 128 + number and sorted(tmp_path.iterdir()) == [tmp_path / "tmp"]
     assert said == ("Interrupted; the output folder is as it was.\n" if number == signal.SIGINT else "")
 
@@ -147,7 +148,8 @@ def test_a_proof_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """As nohup starts a command that is to survive its terminal."""
-    code = SIGNALLED.format(module="builder.export", name="check_norms", number=int(signal.SIGHUP), rest="")
+    goes_on = {"module": "builder.export", "name": "_checkpoint_folder", "rest": "return _[0].input"}
+    code = SIGNALLED.format(number=int(signal.SIGHUP), **goes_on)
     code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{code}"
     done = python("-c", code, "export", "-i", TINY, "-o", tmp_path / "out", "-p", "fp32", "-e", "cpu")
     assert done.returncode == 0 and (tmp_path / "out" / "model.onnx").is_file()
