@@ -80,11 +80,11 @@ def _add_verify(subcommands: Any) -> None:
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
+    check_folders(EXPORT, FOLDER=arguments.export)
+    check_folders(target=arguments.target, drafter=arguments.drafter)
     from draftsmith.cuda_runtime import check_cuda
     from draftsmith.environment import needs_reference, needs_runtime, quiet
 
-    check_folders(EXPORT, FOLDER=arguments.export)
-    check_folders(target=arguments.target, drafter=arguments.drafter)
     quiet()
     if arguments.provider == "cuda":
         check_cuda()
@@ -133,10 +133,10 @@ def _add_speculate(subcommands: Any) -> None:
 
 
 def _run_speculate(arguments: argparse.Namespace) -> int:
+    check_folders(EXPORT, FOLDER=arguments.export)
     from draftsmith.cuda_runtime import check_cuda
     from draftsmith.environment import needs_runtime
 
-    check_folders(EXPORT, FOLDER=arguments.export)
     if arguments.provider == "cuda":
         check_cuda()
     else:
