@@ -7,70 +7,21 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from builder import peer_options
 from builder.option_table import OPTIONS, parse_extra_options
 from builder.options import PRECISIONS, BuildOptions
+from builder.parser import Parser, folder, path
 from onnxkit import __version__
-from onnxkit.errors import ExportError, did_you_mean, system_error
+from onnxkit.errors import ExportError, system_error
 from onnxkit.terminal import discard, standard_streams
 from onnxkit.text import escaped
+from onnxkit.weights.misfits import check_folders
 
 _USAGE_ERROR = 2
 _BUG = 70
-
-
-class _Once(argparse.Action):
-    """Keeps a flag's value and refuses a second one that differs. argparse itself drops the first in silence."""
-
-    first: tuple[str, object] | None = None
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
-    ) -> None:
-        """Store the value."""
-        if option_string and self.first and self.first[1] != values:
-            raise ExportError(
-                "A flag is given twice, with two values.",
-                where=option_string,
-                found=f"{values} after {self.first[0]} {self.first[1]}",
-                accepted="each flag once",
-                fix="Remove one of the two.",
-            )
-        self.first = (option_string, values) if option_string else None
-        setattr(namespace, self.dest, values)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors look like all others of this tool."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register("action", None, _Once)
-        self.register("action", "store", _Once)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print."""
-        flag = message.removeprefix("unrecognized arguments: ").split("=")[0].split(" ")[0]
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        hint = did_you_mean(flag, flags) if message.startswith("unrecognized") else None
-        raise ExportError(
-            "The command line is not understood.",
-            where=self.prog,
-            found=message,
-            accepted=" ".join(self.format_usage().removeprefix("usage: ").split()),
-            fix=hint or f"See {self.prog} --help.",
-        )
-
-
-def path(text: str) -> Path:
-    """The path of an argument. Python takes an empty one for the current folder, which a script whose variable is empty
-    does not mean."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("an empty path; write . for the current folder")
-    return Path(text)
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +40,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         required=True,
-        type=path,
+        type=folder,
         metavar="FOLDER",
         help="folder to write: new, empty, or an earlier export, which is replaced as a whole",
     )
@@ -100,7 +51,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c",
         "--cache_dir",
-        type=path,
+        type=folder,
         metavar="FOLDER",
         help="where -m keeps what it downloads (default: the Hub's own cache); without effect with -i",
     )
@@ -137,9 +88,15 @@ def run_export(arguments: argparse.Namespace) -> None:
         provider=arguments.execution_provider,
         **parse_extra_options(arguments.extra_options),
     )
+    check_folders(i=options.input)
     from builder.export import export  # here, so that --help and mistakes in flags need not wait for the ONNX libraries
 
-    print(export(options))
+    try:
+        print(export(options))
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("Interrupted; the output folder is as it was.") from error
+    for note in peer_options.notes(arguments.extra_options):
+        print(f"Note: {note}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,12 +109,18 @@ def guarded(command: Callable[[], int | None]) -> int:
 
     A user's mistake, and what the system reports, are printed as a block. A bug keeps its traceback.
     """
-    previous = signal.signal(signal.SIGTERM, _terminated)
+    # A job that is cancelled gets SIGTERM, a terminal that is closed sends SIGHUP. What is ignored (nohup) stays so.
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    previous = {number: signal.getsignal(number) for number in signals}
+    previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
+    for number in previous:
+        signal.signal(number, _terminated)
     try:
         with standard_streams():
             return _status(command)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _status(command: Callable[[], int | None]) -> int:
@@ -179,8 +142,8 @@ def _status(command: Callable[[], int | None]) -> int:
         return _ended(_USAGE_ERROR, f"error: {system_error(error, where)}")
     except MemoryError:
         return _ended(_USAGE_ERROR, f"error: {_no_memory()}")
-    except KeyboardInterrupt:
-        return _ended(128 + signal.SIGINT, "Interrupted; the output folder is as it was.")
+    except KeyboardInterrupt as error:
+        return _ended(128 + signal.SIGINT, str(error) or "Interrupted.")
     except Exception:
         return _ended(_BUG, escaped(traceback.format_exc().rstrip(), keep="\n"))
 
@@ -207,7 +170,7 @@ def _no_memory() -> ExportError:
 
 
 def _terminated(number: int, _: FrameType | None) -> NoReturn:
-    """A CI job that is cancelled gets SIGTERM: leave by an exception, so that the staging folder is removed."""
+    """Leave by an exception, so that staging and other temporary folders are removed."""
     raise SystemExit(128 + number)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.option import ANY_DRAFTER, PACKED, PACKED_ITSELF, Option, Scope, drafter_of, option, rows
+from builder.peer_options import not_understood, peer_option, refused_option
 from drafters.checkpoint.kinds import Family
-from onnxkit.errors import ExportError, did_you_mean
+from onnxkit.errors import ExportError
 
 # The largest number that the runtime's configuration takes.
 _LARGEST = 2**31 - 1
@@ -65,6 +67,13 @@ def _page(text: str) -> int:
 def _folder(text: str) -> Path:
     if not text:
         raise ValueError(text)
+    return expanded(text)
+
+
+def expanded(text: str) -> Path:
+    """A path with ``~`` at its beginning replaced: a shell does so in ``-o ~/x``, and not in ``drafter_path=~/x``."""
+    with contextlib.suppress(RuntimeError):  # ~name, and nobody of that name: then it is a file's name
+        return Path(text).expanduser()
     return Path(text)
 
 
@@ -298,25 +307,13 @@ def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
     given: dict[str, str] = {}
     for pair in pairs:
         name, separator, text = (part.strip() for part in pair.partition("="))
-        where = f"--extra_options {pair}"
-        if not separator:
-            raise ExportError(
-                "An option has no value.",
-                where=where,
-                found=repr(pair),
-                accepted="key=value",
-                fix=f"Write {name}=VALUE."
-                if name in known
-                else did_you_mean(name, list(known)) or "Add = and a value.",
-            )
-        if name not in known:
-            raise ExportError(
-                "An option is not known.",
-                where=where,
-                found=repr(name),
-                accepted=", ".join(known),
-                fix=did_you_mean(name, list(known)) or "Remove it; --help lists every option.",
-            )
+        if name not in known and (other := peer_option(name)):
+            if other.accepts(text):
+                continue  # the command line says so in a note
+            raise refused_option(other, name, text)
+        where = f"--extra_options {name}={'...' if text.startswith('hf_') else text}" if separator else name
+        if not separator or name not in known:
+            raise not_understood(name, where, known, has_value=bool(separator))
         try:
             value = known[name].parse(text)
         except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from builder.option import Option, any_of, drafter_of, written
 from builder.option_table import OPTIONS, ExtraOptions, drafter_setting
+from builder.peer_options import advice
 from onnxkit.errors import ExportError, did_you_mean
 
 # Execution providers, the precisions that their kernels have for these graphs, and why they have no other.
@@ -195,5 +196,5 @@ def _one_of(flag: str, value: str, accepted: Sequence[str]) -> None:
             where=flag,
             found=repr(value),
             accepted=" or ".join(accepted),
-            fix=did_you_mean(value, accepted) or f"Choose one of these for {flag}.",
+            fix=advice(flag, value, accepted) or did_you_mean(value, accepted) or f"Choose one of these for {flag}.",
         )

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from builder.cli import Parser, add_export_arguments, guarded, options_help, path, run_export
-from draftsmith.cuda_runtime import check_cuda
-from draftsmith.environment import needs_reference, needs_runtime
+from builder.cli import add_export_arguments, guarded, options_help, run_export
+from builder.parser import Parser, at_least, path
 from onnxkit import __version__
-from onnxkit.errors import ExportError
 from onnxkit.text import escaped
+from onnxkit.weights.misfits import EXPORT, check_folders
 
 # The exit status of an incomplete proof under --strict, beside 0, 1 (failed), 2 (what the user can mend), 70 (a bug).
 INCOMPLETE = 3
@@ -52,6 +51,8 @@ def _parser() -> Parser:
     _add_speculate(subcommands)
     _add_inspect(subcommands)
     _add_doctor(subcommands)
+    for each in (parser, *subcommands.choices.values()):
+        each.others = subcommands.choices
     return parser
 
 
@@ -79,6 +80,12 @@ def _add_verify(subcommands: Any) -> None:
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
+    check_folders(EXPORT, FOLDER=arguments.export)
+    check_folders(target=arguments.target, drafter=arguments.drafter)
+    from draftsmith.cuda_runtime import check_cuda
+    from draftsmith.environment import needs_reference, needs_runtime, quiet
+
+    quiet()
     if arguments.provider == "cuda":
         check_cuda()
         needs_reference()
@@ -93,7 +100,10 @@ def _run_verify(arguments: argparse.Namespace) -> int:
         check_writable(arguments.report)
     results = Results(lambda check: print(coloured(str(check), check.verdict)))
     folders = (arguments.export, arguments.target, arguments.drafter)
-    export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
+    try:
+        export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("Interrupted; what is not listed above was not checked.") from error
     if arguments.report:
         write_report(arguments.report, export, results)
     verdict = results.verdict
@@ -111,22 +121,22 @@ def _add_speculate(subcommands: Any) -> None:
         allow_abbrev=False,
     )
     speculate.add_argument("export", type=path, metavar="FOLDER", help="an export with a drafter")
-    speculate.add_argument("--prompts", type=path, required=True, metavar="FILE", help="prompts, one a line")
-    speculate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens after each (default 64)")
+    speculate.add_argument(
+        "--prompts", type=path, required=True, metavar="FILE", help="prompts, one a line; - for standard input"
+    )
+    speculate.add_argument(
+        "--max-new-tokens", type=at_least(1), default=64, metavar="N", help="tokens after each (default 64)"
+    )
     speculate.add_argument("--baseline", action="store_true", help="decode without drafts, too, and compare the tokens")
     speculate.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     speculate.set_defaults(run=_run_speculate)
 
 
 def _run_speculate(arguments: argparse.Namespace) -> int:
-    if arguments.max_new_tokens < 1:
-        raise ExportError(
-            "No tokens are asked for.",
-            where="--max-new-tokens",
-            found=arguments.max_new_tokens,
-            accepted="a whole number from 1",
-            fix="Ask for at least one.",
-        )
+    check_folders(EXPORT, FOLDER=arguments.export)
+    from draftsmith.cuda_runtime import check_cuda
+    from draftsmith.environment import needs_runtime
+
     if arguments.provider == "cuda":
         check_cuda()
     else:
@@ -152,11 +162,14 @@ def _add_inspect(subcommands: Any) -> None:
         allow_abbrev=False,
     )
     inspect.add_argument("folder", type=path, metavar="FOLDER", help="a target's or a drafter's checkpoint folder")
-    inspect.add_argument("--block-size", type=int, metavar="N", help="rows of a block, where no key says (TorchSpec)")
+    inspect.add_argument(
+        "--block-size", type=at_least(2), metavar="N", help="rows of a block, where no key says (TorchSpec)"
+    )
     inspect.set_defaults(run=_run_inspect)
 
 
 def _run_inspect(arguments: argparse.Namespace) -> int:
+    check_folders(FOLDER=arguments.folder)
     from draftsmith.inspect import inspect
 
     for line in inspect(arguments.folder, arguments.block_size):
@@ -179,6 +192,7 @@ def _add_doctor(subcommands: Any) -> None:
 
 
 def _run_doctor(arguments: argparse.Namespace) -> int:
+    check_folders(EXPORT, FOLDER=arguments.export)
     from draftsmith.doctor.findings import Findings
     from draftsmith.doctor.run import doctor
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 from onnxkit.errors import ExportError
 
 # The first CPU build that has a kernel for every operator of a lowered graph.
 ONNXRUNTIME = (1, 32)
+
+
+def quiet() -> None:
+    """Keep libraries from writing between a proof's lines; to be called before they are imported. What is set stays."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 
 def needs_runtime() -> None:

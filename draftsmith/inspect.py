@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from builder.drafter import Drafter
 from builder.drafter_graph import plan_drafter
-from builder.families import FAMILIES, family_of
+from builder.families import FAMILIES, family_of, open_target
 from builder.family import TargetFamily, TargetOptions
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
+from drafters.checkpoint.dialects import unprefixed
 from drafters.checkpoint.dialects.dialect import architecture
 from drafters.checkpoint.identity import Identity, identity
 from drafters.checkpoint.keys import SECTIONS
 from drafters.checkpoint.kinds import Family
+from drafters.checkpoint.mask_row import MaskRow
 from drafters.checkpoint.reading import read_identified
 from drafters.graph.graph_io import DrafterOptions
 from onnxkit.json_object import JsonObject
@@ -30,6 +33,19 @@ from onnxkit.weights.tensor_plan import TensorPlan
 
 # Stands for the block of a drafter whose config does not say it: only an export must know.
 _ANY_BLOCK = 2
+# Parts of names that language models have; beginnings of those that only drafters have, which read another's streams.
+_EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embeddings")
+_FUSING = (
+    "fc",
+    "hidden_norm",
+    "eh_proj",
+    "midlayer",
+    "markov_head",
+    "candidate_selector",
+    "dflash_module",
+    "context_proj",
+    "encoder",
+)
 _SHOWN = 200  # keys of one kind: more than any config has
 
 
@@ -43,9 +59,19 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     yield f"{folder}: {len(checkpoint.tensors)} tensors, {_types(checkpoint)}"
     if family := family_of(checkpoint.config):
         yield from _target(checkpoint, family)
+    elif _is_language_model(checkpoint):
+        named = architecture(checkpoint.config) or "no architecture is named"
+        yield f"It is     a language model that is not exported, by its tensors and config.json: {named}"
+        open_target(checkpoint)  # which says what is not supported
     else:
         yield from _drafter(checkpoint, block_size)
     checkpoint.check_unchanged()
+
+
+def _is_language_model(checkpoint: Checkpoint) -> bool:
+    """Whether it is a target rather than a drafter: it has an embedding, and nothing that fuses another's streams."""
+    embeds = any(part in _EMBEDDINGS for name in checkpoint.tensors for part in name.split("."))
+    return embeds and not any(unprefixed(name).split(".")[0] in _FUSING for name in checkpoint.tensors)
 
 
 def _target(checkpoint: Checkpoint, family: TargetFamily) -> Iterator[str]:
@@ -66,7 +92,7 @@ def _target(checkpoint: Checkpoint, family: TargetFamily) -> Iterator[str]:
 def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     found = identity(checkpoint)
     yield f"It is     a {found.family.label} drafter, by {found.family_reason}"
-    yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
+    yield f"Made by   {found.dialect.title}, by {found.dialect_reason}"
     yield from _keys(DRAFTER_KEYS, found.sections.parts, found)
     unsaid = block_size is None and "block_size" not in found.sections
     config = read_identified(checkpoint, found, block_size=_ANY_BLOCK if unsaid else block_size)
@@ -121,15 +147,40 @@ def _fields(config: Any, keys: Table, origins: Mapping[str, str], skipped: Seque
         ]
         if field.name == "rotary":
             places = [place for place in places if "max_position" not in place]
-        value = _value(getattr(config, field.name))
         origin = f"from {', '.join(places)}" if places else "(by the tensors, or what holds where nothing is said)"
-        yield f"  {field.name:<24} {value:<28} {origin}"
+        value = getattr(config, field.name)
+        if is_dataclass(value) and not isinstance(value, MaskRow):
+            yield f"  {field.name:<53} {origin}"
+            yield from (f"    {name:<22} {part}" for name, part in _parts(value))
+        else:
+            yield f"  {field.name:<24} {_value(value):<28} {origin}"
+
+
+def _parts(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The parts of a value that has some, by their names."""
+    for field in fields(value):
+        part = getattr(value, field.name)
+        if is_dataclass(part):
+            yield from _parts(part, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", _value(part)
 
 
 def _value(value: object) -> str:
-    if isinstance(value, tuple) and len(value) > 8 and len(set(value)) < len(value):
+    """A value in words; of a list with many equal parts, how many there are of each."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
         counts = {part: value.count(part) for part in value}
-        return ", ".join(f"{count} x {part}" for part, count in counts.items())
+        if (len(value) > 8 and len(counts) < len(value)) or (value and is_dataclass(value[0])):
+            return "; ".join(f"{count} x {_value(part)}" for part, count in counts.items())
+        return ", ".join(map(_value, value)) or "none"
+    if is_dataclass(value) and not isinstance(value, MaskRow):
+        return ", ".join(f"{name} {part}" for name, part in _parts(value))
     return str(value)
 
 
@@ -144,9 +195,10 @@ def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None
             key = keys.get(renames.get(name, name))
             where = _short_place(section.place(name))
             if key is None:
-                groups["not known"].append(f"{where} = {short(value)}")
+                groups["not known"] += _lines(where, value)
             else:
-                groups[_use(key, value, found)].append(_line(key, where, value))
+                use = _use(key, value, found)
+                groups[use] += [where] if use == Use.NO_EFFECT.value else _lines(where, value, f"  ({key.says})")
     for title, lines in groups.items():
         if title == Use.NO_EFFECT.value:
             yield f"{title.capitalize()}: {', '.join(lines) or 'none'}"
@@ -169,11 +221,12 @@ def _use(key: Key, value: object, found: Identity | None) -> str:
     return key.use.value
 
 
-def _line(key: Key, where: str, value: object) -> str:
-    if key.use is Use.NO_EFFECT:
-        return where
-    shown = "{...}" if isinstance(value, dict) else short(value)
-    return f"{where} = {shown if len(shown) < 60 else shown[:57] + '...'}  ({key.says})"
+def _lines(where: str, value: object, says: str = "") -> list[str]:
+    """A key with its value as it is written, and below it what an object holds."""
+    if not isinstance(value, dict) or not value:
+        return [f"{where} = {short(value)}{says}"]
+    nested = [line for name, part in value.items() for line in _lines(name, part)]
+    return [f"{where}:{says}", *(f"  {line}" for line in nested)]
 
 
 def _notes(notes: tuple[str, ...]) -> Iterator[str]:

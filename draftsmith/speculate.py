@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from draftsmith.validation.widen import widen
 from draftsmith.verify.alone import without_drafter
 from draftsmith.verify.folder import CONFIG, open_export
 from onnxkit.errors import ExportError
+
+STDIN = Path("-")
 
 
 @dataclass(frozen=True)
@@ -103,28 +106,49 @@ def _check_lengths(context: int, ids: list[list[int]], count: int) -> None:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Prompts, one a line; a line in JSON quotes may hold line breaks.
+    """Prompts, one a line; a line in JSON quotes may hold line breaks. ``-`` is standard input.
 
     Raises:
-        ExportError: The file cannot be read, or holds none.
+        ExportError: The file cannot be read, a line in quotes is no text in JSON, or there is none.
     """
+    where = "standard input" if path == STDIN else path
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        prompts = [json.loads(line) if line.startswith('"') else line for line in lines]
+        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        text = data.decode("utf-8-sig")  # editors of Windows begin a file with a byte order mark
     except (OSError, ValueError) as error:
         raise ExportError(
             "The prompts cannot be read.",
-            where=path,
-            found=error,
-            accepted="a text file in UTF-8, a prompt a line (in JSON quotes where it has line breaks)",
-            fix="Check the path and the lines that begin with a quote.",
+            where=where,
+            found=error.strerror if isinstance(error, OSError) else error,
+            accepted="a text file in UTF-8, a prompt a line; - for standard input",
+            fix="Check the path and the file's encoding.",
         ) from error
-    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+    lines = enumerate(text.split("\n"), 1)  # no other character ends a line: a prompt may hold those of Unicode
+    prompts = [_prompt(line.removesuffix("\r"), f"{where}, line {number}") for number, line in lines if line.strip()]
+    if not prompts:
         raise ExportError(
             "There are no prompts.",
-            where=path,
-            found=f"{len(prompts)} lines",
+            where=where,
+            found="an empty file" if not text else "blank lines only",
             accepted="a prompt a line",
             fix="Write at least one.",
         )
     return prompts
+
+
+def _prompt(line: str, where: str) -> str:
+    """The prompt of a line: what is in the JSON quotes, or the line itself."""
+    if not line.startswith('"'):
+        return line
+    try:
+        prompt = json.loads(line)
+        prompt.encode()  # half of a surrogate pair is no text
+    except ValueError as error:
+        raise ExportError(
+            "A prompt in quotes is no text in JSON.",
+            where=where,
+            found=error,
+            accepted='"...", with \\n for a line break and \\" for a quote',
+            fix="Correct the line; or begin it with a blank, to take it as it is, quotes and all.",
+        ) from error
+    return str(prompt)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from onnxkit.text import clipped, escaped
 
 _LISTED = 12  # names shown of a long list: enough to see the pattern, few enough to stay on a screen
 _LONGEST_NAME = 100  # characters of a name that could be a misspelt one; comparing longer ones takes minutes
+_SHORT_WORD, _LIKE = 3, 0.72  # letters of a short word; how alike two longer ones are where one is a misspelling
 
 ROOM = "Free some space, or use another file system."
 _FIXES = {  # what to do about what the system reports
@@ -67,10 +69,46 @@ def listed(names: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str | None:
-    """A sentence that proposes the known name nearest to ``name``, or None where nothing is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
-    return f"Did you mean {near[0]}?" if near else None
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A sentence that proposes the known name that ``name`` is a misspelling of, or None where there is none."""
+    found = nearest(name, known)
+    return f"Did you mean {found}?" if found else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` is a misspelling of, or None.
+
+    Names are compared word by word: ``exclude_lm_head`` has most letters of ``prune_lm_head`` and means another thing,
+    for one of its words is no misspelling of the other's.
+    """
+    if not 1 < len(name) <= _LONGEST_NAME:
+        return None
+    words, others = _words(name), {other: _words(other) for other in known}
+    same = [other for other, parts in others.items() if "".join(parts) == "".join(words)]
+    alike = {
+        other: sum(map(_likeness, words, parts))
+        for other, parts in others.items()
+        if len(parts) == len(words) and all(map(_misspelt, words, parts))
+    }
+    return next(iter(same), None) or max(alike, key=lambda other: alike[other], default=None)
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[_\-\s.]+", name.lower()) if word]
+
+
+def _likeness(word: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, word, other).ratio()
+
+
+def _misspelt(word: str, other: str) -> bool:
+    """Whether two words are one, misspelt. In short ones each letter counts: cpu and gpu, min and max."""
+    if sorted(word) == sorted(other):
+        return True
+    if min(len(word), len(other)) > _SHORT_WORD:
+        return _likeness(word, other) >= _LIKE
+    longer, shorter = sorted((word, other), key=len, reverse=True)
+    return len(longer) == len(shorter) + 1 and any(longer[:i] + longer[i + 1 :] == shorter for i in range(len(longer)))
 
 
 def system_error(error: OSError, where: object, accepted: str = "a system that can do it") -> ExportError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxkit.errors import ExportError, system_errors
+from onnxkit.foreign_file import foreign
 from onnxkit.text import clipped, escaped, has_surrogates
 
 _MISSING: Any = object()
@@ -125,6 +126,8 @@ def _read(path: Path) -> str:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise _TooLarge(f"more than {MOST_BYTES} bytes")
+    if error := foreign(path, data):
+        raise error
     return data.decode()
 
 

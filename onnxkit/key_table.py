@@ -202,6 +202,5 @@ def same(value: Any, other: Any) -> bool:
 
 def short(value: object) -> str:
     """A JSON value as it is written, cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) or value is None else str(value)
-    text = escaped(text)
+    text = escaped(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,7 +120,7 @@ def _producers() -> Iterator[str]:
         names += [f"`{prefix}` before a name" for prefix in dialect.prefixes]
         keys = [f"`{key.name}`" for key in dialect.keys]
         keys += [f"`{key}` means `{meaning}`" for key, meaning in dialect.renames.items()]
-        yield _row(dialect.name, dialect.keeps, ", ".join(names), ", ".join(keys), "; ".join(dialect.sources))
+        yield _row(dialect.title, dialect.keeps, ", ".join(names), ", ".join(keys), "; ".join(dialect.sources))
     yield ""
     yield f"Before any name may stand {' or '.join(f'`{prefix}`' for prefix in PREFIXES)}.\n"
     yield "### Architectures\n"
@@ -128,7 +129,7 @@ def _producers() -> Iterator[str]:
     yield "|---" * (1 + len(Family)) + "|"
     for dialect in DIALECTS:
         cells = [", ".join(f"`{name}`" for name in dialect.architectures.get(family, ())) for family in Family]
-        yield _row(dialect.name, *cells)
+        yield _row(dialect.title, *cells)
     yield ""
 
 
@@ -188,7 +189,9 @@ def _values(key: Key) -> str:
 
 def main() -> None:
     """Write the page, or see that it is up to date."""
-    if "--check" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only see whether it is up to date (exit status 1: no)")
+    if parser.parse_args().check:
         sys.exit(PAGE.read_text(encoding="utf-8") != page())
     PAGE.write_text(page(), encoding="utf-8")
 

@@ -8,10 +8,10 @@ Needs the extras "verify" and "dev".
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import random
-import sys
 from pathlib import Path
 
 import torch
@@ -183,7 +183,11 @@ def write_json(path: Path, data: object) -> None:
 
 def main() -> None:
     """Write the checkpoint."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="the folder to write")
+    folder: Path = parser.parse_args().folder
+    if folder.exists() and not folder.is_dir():
+        parser.error(f"{folder} is a file: name a folder")
     folder.mkdir(parents=True, exist_ok=True)
     save_file(make_weights(), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # the library makes it private

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from tests.tiny_drafter import make_config, make_tensors, write
@@ -10,9 +10,14 @@ from tests.tiny_drafter import make_config, make_tensors, write
 
 def main() -> None:
     """Write the drafter."""
-    kind, folder = sys.argv[1], Path(sys.argv[2])
-    config = make_config(kind)
-    write(folder, config, make_tensors(config))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("dflash2", "dspark"))
+    parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="the folder to write")
+    arguments = parser.parse_args()
+    if arguments.folder.exists() and not arguments.folder.is_dir():
+        parser.error(f"{arguments.folder} is a file: name a folder")
+    config = make_config(arguments.kind)
+    write(arguments.folder, config, make_tensors(config))
 
 
 if __name__ == "__main__":

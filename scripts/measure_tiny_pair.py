@@ -6,8 +6,8 @@ tokens after held-out prompts. Both have to accept the same drafts. Needs the ex
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,8 +43,10 @@ def wanted_tokens(target: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 def main() -> None:
     """Print what the Engine and the reference accepted, drafter by drafter."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pair", type=Path, metavar="PAIR_DIR", help="the folder of scripts.train_tiny_pair")
+    pair: Path = parser.parse_args().pair
     torch.set_num_threads(2)
-    pair = Path(sys.argv[1])
     prompts: list[list[int]] = json.loads((pair / "prompts.json").read_text(encoding="utf-8"))
     wanted = wanted_tokens(pair / "target", prompts)
     for kind in ("dflash2", "dspark"):

@@ -7,8 +7,8 @@ Markdown (OUT_DIR/tap-offsets.md) and a figure (OUT_DIR/tap-offsets.svg).
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +73,9 @@ def measure(pair: Pair, moved: str, change: Callable[[Path], None] | None, promp
 
 def main() -> None:
     """Measure both kinds of drafters."""
-    out = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT_DIR", help="the folder of the table and the figure")
+    out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     prompts = read_prompts(PAIR / "prompts.txt")
     rows = []

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,6 @@ REPOSITORY = Path(__file__).parent.parent
 # What an export must not need: torch and transformers are references. The runtime renders the chat template, where both
 # are there; the help and mistakes in flags wait for neither.
 REFERENCES = ("torch", "transformers", "tokenizers")
-HEAVY = (*REFERENCES, "onnxruntime", "onnxruntime_genai")
 ONNX = ("onnx", "onnx_ir", "onnxscript", "numpy")
 
 
@@ -31,10 +31,10 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
-def imported(*arguments: str) -> tuple[int, set[str]]:
+def imported(*arguments: str, module: str = "builder") -> tuple[int, set[str]]:
     """The exit status of an export in its own process, and the packages that it imported."""
     code = (
-        "import json, sys; from builder.cli import main\n"
+        f"import json, sys; from {module}.cli import main\n"
         "try: status = main(json.loads(sys.argv[1]))\n"
         "except SystemExit as end: status = end.code\n"
         "print('\\n' + json.dumps([status, sorted({name.split('.')[0] for name in sys.modules})]))"
@@ -49,10 +49,48 @@ def test_an_export_imports_no_framework(tmp_path: Path) -> None:
     assert set(ONNX) <= names and not names & set(REFERENCES)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-i", "x", "-o", "y", "-p", "fp23", "-e", "cpu"], ["-x"]])
-def test_help_and_mistakes_in_flags_wait_for_nothing(arguments: list[str]) -> None:
-    _, names = imported(*arguments)
-    assert not names & {*HEAVY, *ONNX}
+@cache
+def startup() -> frozenset[str]:
+    """The packages that a process has imported before it does anything."""
+    code = "import sys; print(*{name.split('.')[0] for name in sys.modules})"
+    return frozenset(python("-c", code).stdout.split())
+
+
+REQUEST = ["-i", str(TINY), "-o", "out", "-p", "fp32", "-e", "cpu"]
+MISTAKES = [
+    ["--help"],
+    ["-x"],
+    [*REQUEST, "--outptu", "x"],
+    ["-i", str(TINY), "-o", "out", "-p", "fp23", "-e", "cpu"],
+    ["-i", str(TINY), "-o", "out", "-p", "fp32", "-e", "gpu"],
+    ["-i", "nowhere", "-o", "out", "-p", "fp32", "-e", "cpu"],
+    ["-i", str(TINY / "config.json"), "-o", "out", "-p", "fp32", "-e", "cpu"],
+    ["-i", str(TINY), "-o", str(TINY / "config.json"), "-p", "fp32", "-e", "cpu"],
+    [*REQUEST, "--search", "{}"],
+    *([*REQUEST, "--extra_options", pair] for pair in ("zzz=1", "exclude_lm_head=true", "paged_block_size=16", "a")),
+]
+SUBCOMMANDS: dict[str, list[list[str]]] = {
+    "verify": [["--help"], [], ["out", "--provider", "gpu"], ["out", "--tagret", "x"], ["nowhere"], ["out", "--jobs"]],
+    "speculate": [["--help"], [], ["out", "--prompts", "x", "--max-new-tokens", "0"], ["nowhere", "--prompts", "x"]],
+    "inspect": [["--help"], [], ["out", "--block-size", "1"], ["nowhere"], [str(TINY / "config.json")]],
+    "doctor": [["--help"], ["--jsn"], ["nowhere"]],
+    "exprot": [[]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        *(("builder", mistake) for mistake in MISTAKES),
+        *(("draftsmith", ["export", *mistake]) for mistake in MISTAKES),
+        *(("draftsmith", [name, *mistake]) for name, mistakes in SUBCOMMANDS.items() for mistake in mistakes),
+    ],
+)
+def test_help_and_mistakes_in_flags_wait_for_nothing(module: str, arguments: list[str]) -> None:
+    """They import nothing but Python's own library, and what Python imports by itself when it starts here."""
+    status, names = imported(*arguments, module=module)
+    assert status == (0 if "--help" in arguments else 2)
+    assert names <= {*sys.stdlib_module_names, "builder", "draftsmith", "drafters", "onnxkit", *startup()}
 
 
 @pytest.mark.parametrize("command", [["-m", "builder"], ["-m", "draftsmith.cli", "export"]])

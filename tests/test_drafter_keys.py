@@ -296,7 +296,7 @@ def test_what_is_no_checkpoint(tmp_path: Path, names: list[str], expected: str) 
     assert expected in text and names[0] in text
 
 
-@pytest.mark.parametrize("file", ["training_state.pt", "model.distcp", "pytorch_model.bin"])
+@pytest.mark.parametrize("file", ["training_state.pt", "model.distcp", "dflash.bin"])
 def test_a_folder_of_training_state(tmp_path: Path, file: str) -> None:
     made(tmp_path, "dspark")
     (tmp_path / "model.safetensors").rename(tmp_path / file)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from builder.qwen35.config import TargetConfig
 from onnxkit.errors import ExportError, listed
 from onnxkit.weights.checkpoint import INDEX_FILE, Checkpoint
+from onnxkit.weights.misfits import wrapped
 from onnxkit.weights.safetensors_file import same_bytes
 
 # The graph's names of the two tables that a drafter shares.
@@ -54,6 +55,8 @@ def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:
     Raises:
         ExportError: The text model or the head is not there, or is there twice.
     """
+    if error := wrapped(checkpoint.folder, checkpoint.tensors):
+        raise error
     left_out: dict[str, str] = {}
     notes = [*_leave_out(checkpoint, config, left_out), *config.notes]
     prefix = _text_prefix(checkpoint)

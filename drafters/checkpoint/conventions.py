@@ -43,12 +43,17 @@ def target_layers(sections: ConfigSections) -> tuple[int, ...]:
     found = {name: _outputs(sections, name, _TAPS[name]) for name in named}
     for name, layers in found.items():
         if layers != found[key]:
-            raise disagreement(
-                sections.place(key), sections.place(name), *(list(sections.data[n]) for n in (key, name))
-            )
+            said = (_in_words(sections.data[n], found[n], _TAPS[n]) for n in (key, name))
+            raise disagreement(sections.place(key), sections.place(name), *said)
     if "num_taps" in sections and sections.integer("num_taps") != len(found[key]):
         raise sections.error("num_taps", f"{len(found[key])}, the number of taps in {key}", _AGAIN)
     return found[key]
+
+
+def _in_words(written: Sequence[int], layers: Sequence[int], tap: Tap) -> str:
+    """A list of taps with what it means: two lists may look the same and mean other layers."""
+    outputs = ", ".join(map(str, layers))
+    return f"{list(written)}{', the inputs of these layers' if tap is Tap.INPUT else ''} (the outputs of {outputs})"
 
 
 def _outputs(sections: ConfigSections, key: str, tap: Tap) -> tuple[int, ...]:

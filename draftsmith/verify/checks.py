@@ -88,26 +88,36 @@ class Results:
         self.tell(check)
         return check
 
-    def compared(self, name: str, what: str, worst: Worst, limit: float) -> Check:
-        """Note a comparison of numbers. It fails where one is not a number, and where there were none."""
+    def compared(self, name: str, what: str, worst: Worst, limit: float, fault: str = "") -> Check:
+        """Note a comparison of numbers. It fails where one is not a number, and where there were none.
+
+        Args:
+            name: The check.
+            what: What was compared with what.
+            worst: The largest difference.
+            limit: The largest that passes.
+            fault: What to say in its place where it fails.
+        """
         if worst.value is None:
             return self.add(Check(name, f"nothing was compared: {what}", Verdict.FAILED))
-        verdict = Verdict.PASSED if worst.value <= limit else Verdict.FAILED
-        return self.add(Check(name, what, verdict, worst.value, limit))
+        if worst.value <= limit:
+            return self.add(Check(name, what, Verdict.PASSED, worst.value, limit))
+        return self.add(Check(name, fault or f"beyond the limit: {what}", Verdict.FAILED, worst.value, limit))
 
     def stated(self, name: str, what: str, faults: Sequence[str], count: int | None = None) -> Check:
         """Note a check that has no number: it passes where there are no faults.
 
         Args:
             name: The check.
-            what: What was compared.
-            faults: What is wrong, a line each.
+            what: What holds where it passes.
+            faults: What is wrong, a line each; then these lines are said first, and ``what`` as what was expected.
             count: How many things were compared; with none it fails.
         """
         if count == 0:
             faults = ["nothing was compared", *faults]
-        verdict = Verdict.FAILED if faults else Verdict.PASSED
-        return self.add(Check(name, "\n".join([what, *faults]), verdict))
+        if not faults:
+            return self.add(Check(name, what, Verdict.PASSED))
+        return self.add(Check(name, "\n".join([*faults, f"expected: {what}"]), Verdict.FAILED))
 
     def incomplete(self, name: str, why: str) -> None:
         """Note a check that could not be done, or not in full."""

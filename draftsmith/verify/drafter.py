@@ -141,11 +141,12 @@ def _tell(errors: _Errors, setting: _Setting, results: Results) -> None:
     limit = errors.allowed("logits", running)
     far = sum(not gap <= limit for gap in errors.gaps)
     wrong = errors.wrong + far
-    what = f"of {errors.candidates} candidates, {wrong} differ from the reference's"
+    what = f"of {errors.candidates} candidates, 0 differ from the reference's"
     if running.rounds:
         most = max(errors.gaps, default=0.0)
         what += f", {len(errors.gaps) - far} more by {most:.1e} of {limit:.1e} at most{errors.beside('logits')}"
-    results.stated("drafter candidates", what, ["ids must be equal"] if wrong else [], errors.candidates)
+    faults = [f"{wrong} of {errors.candidates} differ from the reference's; ids must be equal"] if wrong else []
+    results.stated("drafter candidates", what, faults, errors.candidates)
     what = "every pair of neighbouring candidates, two requests, four runs"
     limit = errors.allowed("scores", running)
     results.compared("drafter scores", what + errors.beside("scores"), errors.scores, limit)

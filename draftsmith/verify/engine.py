@@ -48,7 +48,7 @@ def _check_drafts(run: EngineRun, count: int, results: Results) -> None:
     if not proposed and count < 3:
         results.incomplete("drafts", f"none proposed: the context has room for {count} tokens behind a prompt only")
     else:
-        what = f"{proposed} drafts proposed, {accepted} of them accepted"
+        what = f"{proposed} drafts proposed, {accepted} of them accepted" if proposed else "drafts that are proposed"
         results.stated("drafts", what, [] if proposed else ["the Engine has asked for no drafts"])
     results.figures["engine"] = {"proposed": proposed, "accepted": accepted, "histogram": run.accepted_lengths()}
 

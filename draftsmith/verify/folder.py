@@ -17,6 +17,7 @@ from draftsmith.validation.widen import is_plain
 from genai_config.sections import GRAPH_SECTIONS
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
+from onnxkit.weights.misfits import EXPORT, no_folder
 from onnxkit.weights.save import PRODUCER
 
 CONFIG = "genai_config.json"
@@ -112,13 +113,18 @@ def open_export(path: Path) -> ExportFolder:
     Raises:
         ExportError: The folder is none, or its configuration or a graph that it names is missing, damaged or outside.
     """
-    if not path.is_dir() or not (path / CONFIG).is_file():
+    if not path.is_dir():
+        raise no_folder(path, "FOLDER", EXPORT)
+    if not (path / CONFIG).is_file():
+        checkpoint = (path / "config.json").is_file()
         raise ExportError(
-            "The folder holds no export." if path.is_dir() else "The folder does not exist.",
+            f"The folder holds no export{', but a checkpoint' if checkpoint else ''}.",
             where=path,
-            found=(listed(sorted(p.name for p in path.iterdir())) or "an empty folder") if path.is_dir() else "nothing",
-            accepted=f"a folder with {CONFIG}, as python -m builder writes it",
-            fix="Check the path, or export first.",
+            found=listed(sorted(p.name for p in path.iterdir())) or "an empty folder",
+            accepted=EXPORT,
+            fix=f"Export it first: python -m builder -i {path} ..."
+            if checkpoint
+            else "Check the path, or export first.",
         )
     for entry in sorted(path.iterdir()):
         _check_link(path, entry)

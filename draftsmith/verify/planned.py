@@ -58,7 +58,7 @@ def check_planned(
         try:
             written = _write(export, target, drafter, Path(work))
         except ExportError as error:
-            what = "these checkpoints and the options in draftsmith.json make no export"
+            what = "these checkpoints and the options in draftsmith.json make an export"
             _tell(export, NAME, what, str(error).splitlines(), 1, results)
             return
         _compare(export, written, readable, results)

@@ -78,7 +78,7 @@ def verify(
         if drafter_folder and export.drafter is None:
             Checkpoint(drafter_folder, "--drafter")  # a folder that is none is a mistake of the request
             fault = "genai_config.json has no drafter, so nothing was compared with what --drafter names"
-            results.stated("drafter", str(drafter_folder), [fault])
+            results.stated("drafter", f"a drafter of {drafter_folder}", [fault])
         prove(export, target, drafter, results, run, COPIES[provider])
     return export
 

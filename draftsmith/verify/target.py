@@ -236,11 +236,12 @@ def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, result
         around = [f"{named[n]} {distances[n]:.1e}" for n in (tap - 1, tap + 1) if n < len(distances)]
         what = f"the output of {named[tap]} (neighbours are at {', '.join(around)})"
         what += f" ({own_error(own)})" if running.rounds else ""
-        if nearest != tap:
-            what = f"should be the output of {named[tap]}, is nearest to that of {named[nearest]}"
-        check = results.compared(f"tap {tap}", what, Worst(distances[tap]), running.allows(own.value))
+        other = (
+            f"should be the output of {named[tap]}, is nearest to that of {named[nearest]}" if nearest != tap else ""
+        )
+        check = results.compared(f"tap {tap}", what, Worst(distances[tap]), running.allows(own.value), other)
         if running.rounds and nearest != tap and check.verdict is Verdict.PASSED:  # a wide limit may let it through
-            results.add(replace(check, verdict=Verdict.FAILED))
+            results.add(replace(check, what=other, verdict=Verdict.FAILED))
     if rows and rows[0].got.shape[-1] != len(taps) * rows[0].truth[0].shape[-1]:
         found = rows[0].got.shape[-1] / rows[0].truth[0].shape[-1]
         results.add(Check("taps", f"{found:g} streams are put out, {len(taps)} are read", Verdict.FAILED))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from onnxkit.errors import ExportError, listed, system_errors
+from onnxkit.errors import ExportError, system_errors
 from onnxkit.json_object import JsonObject, load_json
 from onnxkit.weights.limits import limits
+from onnxkit.weights.misfits import no_config, no_folder, no_weights
 from onnxkit.weights.safetensors_file import MOST_TENSORS, StoredTensor, read_header
 from onnxkit.weights.sources import Sources
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MOST_SHARDS = 2000
-_RAW = (".pt", ".pth", ".bin", ".ckpt", ".distcp")
 
 
 class Checkpoint:
@@ -43,22 +43,10 @@ class Checkpoint:
     def _open(self) -> Sources:
         folder, option = self.folder, self.option
         if not folder.is_dir():
-            raise ExportError(
-                "The input is not a folder." if folder.exists() else "The folder does not exist.",
-                where=folder,
-                found="something else" if folder.exists() else "nothing",
-                accepted="a checkpoint folder with config.json and safetensors files",
-                fix=f"Check the path that {option} names.",
-            )
+            raise no_folder(folder, option)
         sources = Sources(folder)
         if sources.find("config.json") is None:
-            raise ExportError(
-                "The folder holds no config.json.",
-                where=folder,
-                found=listed(sorted(p.name for p in folder.iterdir())) or "an empty folder",
-                accepted="a checkpoint folder as the transformers library saves it",
-                fix=f"Point {option} at the folder that holds config.json.",
-            )
+            raise no_config(folder, option)
         return sources
 
     def file(self, name: str) -> Path | None:
@@ -100,17 +88,7 @@ def _read_tensors(sources: Sources) -> tuple[dict[str, StoredTensor], dict[str, 
         return read_header(single), {}
     if index:
         return _read_shards(sources, index)
-    files = sorted(p.name for p in folder.iterdir() if p.is_file())
-    raw = [name for name in files if name.endswith(_RAW)]
-    raise ExportError(
-        "The checkpoint holds no weights that can be read.",
-        where=folder,
-        found=listed(files) + (f"\n({raw[0]} looks like the raw state of a training run)" if raw else ""),
-        accepted=f"{SINGLE_FILE}, or shards with {INDEX_FILE}",
-        fix="Export the run to a Hugging Face checkpoint first."
-        if raw
-        else "Save the model as safetensors (save_pretrained does so).",
-    )
+    raise no_weights(folder, f"{SINGLE_FILE}, or shards with {INDEX_FILE}")
 
 
 def _read_shards(sources: Sources, index: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:

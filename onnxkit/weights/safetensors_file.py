@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from onnxkit.errors import ExportError, system_error
+from onnxkit.foreign_file import BEGINNING, foreign
 from onnxkit.json_object import parse_json
 from onnxkit.text import clipped, escaped
 
@@ -52,6 +53,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     """
     try:
         with path.open("rb") as file:
+            if error := foreign(path, file.read(BEGINNING)):
+                raise error
+            file.seek(0)
             size, text = _header_text(file.read(8), file, path)
         with safe_open(path, framework="numpy"):
             pass

@@ -19,7 +19,9 @@ _ORDER = (speculators, verl, torchspec, deepspec, modelopt, specforge, automodel
 DIALECTS = tuple(module.DIALECT for module in _ORDER)
 
 # Who follows the common rules without a mark of its own.
-UNKNOWN = Dialect(name="an unknown producer", keeps="any section", recognised=lambda _: None)
+UNKNOWN = Dialect(
+    name="an unknown producer", title="an unknown producer", keeps="any section", recognised=lambda _: None
+)
 
 # Files are converted from one producer's form to another's, and keep keys of the first. So a key is known, and means
 # what its producer means by it, whoever wrote the file. Only what its absence means depends on who wrote the file.

@@ -16,6 +16,7 @@ _UNSAID = (
 
 DIALECT = Dialect(
     name="NeMo Automodel",
+    title="NeMo Automodel (NVIDIA-NeMo)",
     sources=("the package nemo_automodel 0.7.0",),
     keeps="dflash_config",
     recognised=by_architecture(*(name for names in _ARCHITECTURES.values() for name in names)),

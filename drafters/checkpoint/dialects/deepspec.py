@@ -18,6 +18,7 @@ def _recognised(config: JsonObject) -> str | None:
 
 DIALECT = Dialect(
     name="DeepSpec",
+    title="DeepSpec (deepseek-ai)",
     sources=("github.com/deepseek-ai/DeepSpec at afdfa7c", "released configurations"),
     keeps="the top level, beside a copy of the target's keys",
     recognised=_recognised,

@@ -112,7 +112,8 @@ class Dialect:
     """One producer's way of writing a drafter, and of training it where that decides how it must be run.
 
     Attributes:
-        name: The producer, as it calls itself.
+        name: The producer, in a word or two.
+        title: The same as it calls itself, with the owner of its repository.
         sources: Where these facts were read.
         keeps: Where it keeps a drafter's own keys, in words.
         recognised: Tells from ``config.json`` whether this producer wrote it: the reason, or None.
@@ -141,6 +142,7 @@ class Dialect:
     """
 
     name: str
+    title: str
     keeps: str
     recognised: Callable[[JsonObject], str | None]
     sources: tuple[str, ...] = ()

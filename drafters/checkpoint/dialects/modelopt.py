@@ -45,6 +45,7 @@ _KEYS = (
 
 DIALECT = Dialect(
     name="NVIDIA ModelOpt",
+    title="NVIDIA Model Optimizer (ModelOpt)",
     sources=("the package nvidia-modelopt 0.47.0 and 0.48.0rc1", "released configurations"),
     keeps="dflash_config; block_size at the top level, too",
     recognised=_recognised,

@@ -21,6 +21,7 @@ def _recognised(config: JsonObject) -> str | None:
 
 DIALECT = Dialect(
     name="SpecForge",
+    title="SpecForge (sgl-project)",
     sources=("the package specforge 0.2.0", "github.com/sgl-project/SpecForge at a6b6b023", "released configurations"),
     keeps="dflash_config or dspark_config; block_size at the top level",
     recognised=_recognised,

@@ -90,6 +90,7 @@ _KEYS = (
 
 DIALECT = Dialect(
     name="vLLM speculators",
+    title="Speculators (vllm-project)",
     sources=("the package speculators 0.9.0", "released configurations"),
     keeps="the top level; the layers' keys in transformer_layer_config, or at the top level, too",
     recognised=_recognised,

@@ -20,6 +20,7 @@ def _recognised(config: JsonObject) -> str | None:
 
 DIALECT = Dialect(
     name="TorchSpec",
+    title="TorchSpec (lightseekorg)",
     sources=("TorchSpec at 6f21829, and drafters that it wrote",),
     keeps="the top level",
     recognised=_recognised,

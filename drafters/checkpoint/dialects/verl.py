@@ -17,6 +17,7 @@ def _recognised(config: JsonObject) -> str | None:
 
 DIALECT = Dialect(
     name="verl-SpeCo",
+    title="verl-SpeCo",
     sources=("configurations that its own code wrote",),
     keeps="the top level",
     recognised=_recognised,

@@ -15,6 +15,7 @@ _OWN = "block_size mask_token_id target_layer_ids conv_kernel_size conv_group_si
 
 DIALECT = Dialect(
     name="z-lab / Inco",
+    title="z-lab or incoai",
     sources=("the package dflash 0.1.0", "github.com/z-lab/dflash at 44947fb", "released configurations"),
     keeps="dflash_config; in its first generation block_size at the top level; for Muse all at the top level",
     recognised=by_architecture(*(name for names in _ARCHITECTURES.values() for name in names)),
