@@ -15,11 +15,13 @@ from builder.option_table import OPTIONS, parse_extra_options
 from builder.options import PRECISIONS, BuildOptions
 from onnxkit import __version__
 from onnxkit.errors import ExportError, did_you_mean, system_error
+from onnxkit.systems import needs_locks
 from onnxkit.terminal import discard, standard_streams
 from onnxkit.text import escaped
 
 _USAGE_ERROR = 2
 _BUG = 70
+_BROKEN_PIPE = 128 + 13  # SIGPIPE, by its number: Windows has no such name
 
 
 class _Once(argparse.Action):
@@ -137,6 +139,7 @@ def run_export(arguments: argparse.Namespace) -> None:
         provider=arguments.execution_provider,
         **parse_extra_options(arguments.extra_options),
     )
+    needs_locks("An export")
     from builder.export import export  # here, so that --help and mistakes in flags need not wait for the ONNX libraries
 
     print(export(options))
@@ -173,7 +176,7 @@ def _status(command: Callable[[], int | None]) -> int:
     except ExportError as error:
         return _ended(_USAGE_ERROR, f"error: {error}")
     except BrokenPipeError:  # whoever read the output has gone, as head does
-        return _ended(128 + signal.SIGPIPE)
+        return _ended(_BROKEN_PIPE)
     except OSError as error:
         where = "files that this command reads or writes; the system does not say which"
         return _ended(_USAGE_ERROR, f"error: {system_error(error, where)}")

@@ -13,6 +13,7 @@ from draftsmith.cuda_runtime import check_cuda
 from draftsmith.environment import needs_reference, needs_runtime
 from onnxkit import __version__
 from onnxkit.errors import ExportError
+from onnxkit.systems import needs_locks
 from onnxkit.text import escaped
 
 # The exit status of an incomplete proof under --strict, beside 0, 1 (failed), 2 (what the user can mend), 70 (a bug).
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> int | None:
         arguments = _parser().parse_args(argv)
+        needs_locks("Draftsmith")
         status: int | None = arguments.run(arguments)
         return status
 

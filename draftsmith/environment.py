@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
 
+from draftsmith.install import install
 from onnxkit.errors import ExportError
 
 # The first CPU build that has a kernel for every operator of a lowered graph.
@@ -26,7 +27,7 @@ def needs_runtime() -> None:
             where="this Python environment",
             found=f"no {', '.join(missing)}",
             accepted="the extras cpu and verify",
-            fix="pip install 'draftsmith[cpu,verify]'.",
+            fix=f"{install('cpu', 'verify')}.",
         )
     found = _version("onnxruntime")
     if found is None or tuple(int(part) for part in found.split(".")[:2]) < ONNXRUNTIME:
@@ -36,7 +37,7 @@ def needs_runtime() -> None:
             where="this Python environment",
             found=f"onnxruntime {found or 'not installed'}, onnxruntime-gpu {gpu or 'not installed'}",
             accepted=f"onnxruntime {ONNXRUNTIME[0]}.{ONNXRUNTIME[1]} or newer, without onnxruntime-gpu",
-            fix="Make a second environment for the proof: pip install 'draftsmith[cpu,verify]'. Exports can stay.",
+            fix=f"Make a second environment for the proof, and in it: {install('cpu', 'verify')}. Exports can stay.",
         )
 
 
@@ -53,7 +54,7 @@ def needs_reference() -> None:
             where="this Python environment",
             found=f"no {', '.join(missing)}",
             accepted="the extras cuda and verify",
-            fix="pip install 'draftsmith[cuda,verify]'. PyTorch's build for the CPU will do, beside onnxruntime-gpu.",
+            fix=f"{install('cuda', 'verify')}. PyTorch's build for the CPU will do, beside onnxruntime-gpu.",
         )
 
 
