@@ -15,6 +15,7 @@ from builder.option_table import OPTIONS, parse_extra_options
 from builder.options import PRECISIONS, BuildOptions
 from onnxkit import __version__
 from onnxkit.errors import ExportError, did_you_mean, system_error
+from onnxkit.progress import Loudness, loudness
 from onnxkit.systems import needs_locks
 from onnxkit.terminal import discard, standard_streams
 from onnxkit.text import escaped
@@ -114,6 +115,22 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="see below; given more than once, all of them hold",
     )
+    add_loudness(
+        parser,
+        "print errors only: no progress, no summary, no notes",
+        "print each step to stderr: what is opened, planned, fetched, written, layer by layer",
+    )
+
+
+def add_loudness(parser: argparse.ArgumentParser, quiet: str, verbose: str) -> None:
+    """Declare -q and -v, with what they do as their help."""
+    flags = parser.add_mutually_exclusive_group()
+    flags.set_defaults(loudness=Loudness.NORMAL)
+    for names, level, text in (
+        (("-q", "--quiet"), Loudness.QUIET, quiet),
+        (("-v", "--verbose"), Loudness.VERBOSE, verbose),
+    ):
+        flags.add_argument(*names, dest="loudness", action="store_const", const=level, help=text)
 
 
 def options_help() -> str:
@@ -142,7 +159,10 @@ def run_export(arguments: argparse.Namespace) -> None:
     needs_locks("An export")
     from builder.export import export  # here, so that --help and mistakes in flags need not wait for the ONNX libraries
 
-    print(export(options))
+    with loudness(arguments.loudness):
+        report = export(options)
+    if arguments.loudness is not Loudness.QUIET:
+        print(report)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

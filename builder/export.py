@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -40,13 +41,16 @@ from genai_config.sections import GenaiConfig
 from onnxkit import __version__
 from onnxkit.errors import ExportError
 from onnxkit.layers.basic import Style
+from onnxkit.progress import progress_bar
 from onnxkit.text import clipped, escaped
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.manifest import plan_tensors
 from onnxkit.weights.safetensors_file import DTYPES
-from onnxkit.weights.save import external_bytes, progress_bar, save, shared_parameters, stored_tensors
+from onnxkit.weights.save import external_bytes, save, shared_parameters, stored_tensors
 
 MODEL_FILE = "model.onnx"
+
+_log = logging.getLogger(__name__)
 
 DTYPE_OF = {"fp32": ir.DataType.FLOAT, "fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
@@ -133,34 +137,40 @@ def export(options: BuildOptions) -> Report:
     output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
     build = plan(options, folder)
     weights = build.weights()
+    _log.info("planned: every check has passed; %s of weights to write", readable(weights))
     output.check_room(weights + build.tokenizer.size() + _GRAPH_BYTES)
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
+            _log.info("writing to %s", staging)
             files = write(build, staging, progress)
         for checkpoint in build.checkpoints:
             checkpoint.check_unchanged()
         output.commit()
+        _log.info("the files of the checkpoints are as they were; %s is in place", options.output)
     lines = tuple(build.drafter.cost.lines()) if build.drafter else ()
     return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), lines)
 
 
 def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
     """Write all files of a planned build to an empty folder: the same plan, the same bytes. Gives their sizes."""
+    _log.info("%s and %s.data: %d nodes", MODEL_FILE, MODEL_FILE, len(build.model.graph))
     save(build.model, folder / MODEL_FILE, progress)
     config = _save_drafter(build, folder, progress) if build.drafter else build.config
     (folder / LAST).write_text(config.to_json(), encoding="utf-8")
     build.tokenizer.write(folder)
+    _log.info("%s and the tokenizer's files", LAST)
     return _write_manifest(folder, build)
 
 
 def _save_drafter(plan: Plan, staging: Path, progress: Callable[[int], object] | None) -> GenaiConfig:
     """Write the drafter beside the target, whose data file it refers to; gives the configuration that says so."""
     assert plan.drafter is not None and plan.config.model.drafter is not None
-    graph = plan.drafter.model.graph
+    graph, drafter_file = plan.drafter.model.graph, plan.config.model.drafter.filename
     shared = stored_tensors(staging / MODEL_FILE, [str(value.name) for value in shared_parameters(plan.drafter.model)])
     for name, tensor in shared.items():
         graph.initializers[name].const_value = tensor
-    save(plan.drafter.model, staging / plan.config.model.drafter.filename, progress, kept=shared)
+    _log.info("%s: %d nodes, %d tensors shared", drafter_file, len(graph), len(shared))
+    save(plan.drafter.model, staging / drafter_file, progress, kept=shared)
     return plan.config.sharing(shared_initializers(shared.values()))
 
 

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from builder.cli import Parser, add_export_arguments, guarded, options_help, path, run_export
+from builder.cli import Parser, add_export_arguments, add_loudness, guarded, options_help, path, run_export
 from draftsmith.cuda_runtime import check_cuda
 from draftsmith.environment import needs_reference, needs_runtime
 from onnxkit import __version__
 from onnxkit.errors import ExportError
+from onnxkit.progress import Loudness, loudness
 from onnxkit.systems import needs_locks
 from onnxkit.text import escaped
 
@@ -77,6 +78,11 @@ def _add_verify(subcommands: Any) -> None:
     verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
     verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
     verify.add_argument("--report", type=path, metavar="FILE", help="write an HTML page, which needs no network")
+    add_loudness(
+        verify,
+        "print what did not pass only, and errors: nothing where everything passes",
+        "print each step to stderr: what is opened, planned, compared, run",
+    )
     verify.set_defaults(run=_run_verify)
 
 
@@ -87,19 +93,27 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     else:
         needs_runtime()
     from draftsmith.report.page import write_report
-    from draftsmith.verify.checks import SENTENCES, Results, Verdict, coloured
+    from draftsmith.verify.checks import SENTENCES, Check, Results, Verdict, coloured
     from draftsmith.verify.machine import check_writable
     from draftsmith.verify.run import verify
 
     if arguments.report:
         check_writable(arguments.report)
-    results = Results(lambda check: print(coloured(str(check), check.verdict)))
+    quiet = arguments.loudness is Loudness.QUIET
+
+    def tell(check: Check) -> None:
+        if not (quiet and check.verdict is Verdict.PASSED):
+            print(coloured(str(check), check.verdict), flush=True)  # a job's log shows each as it ends
+
+    results = Results(tell)
     folders = (arguments.export, arguments.target, arguments.drafter)
-    export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
+    with loudness(arguments.loudness):
+        export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
     if arguments.report:
         write_report(arguments.report, export, results)
     verdict = results.verdict
-    print(coloured(f"{SENTENCES[verdict]}: {results.summary()}. ({arguments.export})", verdict))
+    if not (quiet and verdict is Verdict.PASSED):
+        print(coloured(f"{SENTENCES[verdict]}: {results.summary()}. ({arguments.export})", verdict))
     strict = INCOMPLETE if arguments.strict else 0
     return {Verdict.PASSED: 0, Verdict.INCOMPLETE: strict, Verdict.FAILED: 1}[verdict]
 

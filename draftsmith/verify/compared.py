@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,8 +23,11 @@ from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder, Graph
 from draftsmith.verify.protos import json_differences, message_differences
 from onnxkit.errors import ExportError
 from onnxkit.json_object import load_json
+from onnxkit.progress import Groups, progress_bar
 from onnxkit.weights.parameters import Shared
-from onnxkit.weights.save import external_bytes, progress_bar
+from onnxkit.weights.save import external_bytes
+
+_log = logging.getLogger(__name__)
 
 # Files that the runtime reads beside the configuration and the graphs.
 _READ = {*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG}
@@ -81,9 +85,13 @@ def weight_faults(export: ExportFolder, build: Plan, folder: Path) -> WeightFaul
     targets = build.model.graph.initializers
     with progress_bar(sum(map(external_bytes, build.models)), "Comparing weights") as progress:
         for graph, model in zip(export.graphs, build.models, strict=False):
+            _log.info("comparing the weights of %s", graph.path.name)
+            own = {name: value.const_value for name, value in model.graph.initializers.items()}
+            groups = Groups(_log.info, {name: tensor.nbytes for name, tensor in own.items() if tensor is not None})
             for name, value in model.graph.initializers.items():
                 wanted = targets[name].const_value if isinstance(value, Shared) else value.const_value
                 assert wanted is not None
+                groups.began(name)
                 fault = _tensor_fault(export.path, graph, name, wanted)
                 result.faults += [f"{graph.path.name}: {name} {fault}"] if fault else []
                 result.count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ from draftsmith.verify.sources import (
 )
 from draftsmith.verify.target import check_target
 from onnxkit.weights.checkpoint import Checkpoint
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,10 @@ def prove(
     """
     if run:
         copy.check(export, target)
+    _log.info("checking: files and values")
     proof = Proof(export, target, drafter, results, check_files(export, results))
     for name, check in FILE_CHECKS:
+        _log.info("checking: %s", name)
         with results.guarded(name):
             check(proof)
     if not proof.readable or not run:
@@ -116,6 +121,7 @@ def prove(
     with _copied(proof, copy) as running:
         if running is not None:
             for name, numbers in NUMBER_CHECKS:
+                _log.info("running: %s", name)
                 with results.guarded(name):
                     numbers(proof, running)
 
@@ -126,6 +132,7 @@ def _copied(proof: Proof, copy: Copy) -> Iterator[Running | None]:
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftsmith-verify-")))
         running = None
+        _log.info("making the copy that is run: %s", copy.name)
         with proof.results.guarded(copy.name):
             running = copy.make(proof.export, work)
         if proof.export.packed:  # a packed graph's own epsilon is the reference's there, too

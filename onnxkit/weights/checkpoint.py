@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +16,7 @@ from onnxkit.weights.sources import Sources
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MOST_SHARDS = 2000
+_log = logging.getLogger(__name__)
 _RAW = (".pt", ".pth", ".bin", ".ckpt", ".distcp")
 
 
@@ -42,6 +44,8 @@ class Checkpoint:
             self.tensors, self.astray = _read_tensors(self.sources)
         self.config = JsonObject(config, str(folder / "config.json"), limits(self.tensors.values()))
         self.claimed: set[str] = set()
+        files = {tensor.path for tensor in self.tensors.values()}
+        _log.info("opened %s: headers of %d tensors in %d files", folder, len(self.tensors), len(files))
 
     def _open(self) -> Sources:
         folder, option = self.folder, self.option

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx_ir as ir
-from tqdm import tqdm
 
 from onnxkit.errors import ExportError
+from onnxkit.progress import Groups
 from onnxkit.weights.parameters import Shared
 from onnxkit.weights.streamed import StreamedTensor, read_exactly
 
 # Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
 INLINE_BYTES = 256
+
+_log = logging.getLogger(__name__)
 
 # What a model file says of who made it.
 PRODUCER = "draftsmith"
@@ -62,6 +64,7 @@ def save(
     check_graph(model.graph)
     model.producer_name = PRODUCER
     written = 0
+    groups = Groups(_log.info, _own_sizes(model, kept))
 
     def report(tensor: ir.TensorProtocol, _: ir.external_data.CallbackInfo) -> None:
         # onnx_ir calls before it writes a tensor: what is reported is the one before.
@@ -69,6 +72,8 @@ def save(
         if progress:
             progress(written)
         written = tensor.nbytes
+        if not isinstance(tensor, _Hole):
+            groups.began(tensor.name)
 
     try:
         with _external(model, path, kept, report):
@@ -112,14 +117,6 @@ def hollow(*models: ir.Model) -> Iterator[None]:
     finally:
         for value, tensor in kept:
             value.const_value = tensor
-
-
-@contextmanager
-def progress_bar(total: int, title: str) -> Iterator[Callable[[int], object]]:
-    """A bar over bytes on stderr. Where stderr is no terminal, as in a CI job, it prints a line every ten seconds."""
-    rhythm = {"leave": False} if sys.stderr.isatty() else {"mininterval": 10, "maxinterval": 10, "delay": 10}
-    with tqdm(total=total, desc=title, unit="B", unit_scale=True, **rhythm) as bar:
-        yield bar.update
 
 
 def strip(graph: ir.Graph) -> None:
@@ -201,6 +198,14 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         data = read_exactly(file, tensor.nbytes, Path(tensor.path))
     array = data.view(tensor.dtype.numpy()).reshape(tensor.shape.numpy())
     return ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)
+
+
+def _own_sizes(model: ir.Model, kept: Collection[str]) -> dict[str, int]:
+    """The bytes of the tensors that go to the model's own data file, by name."""
+    values = {name: value.const_value for name, value in model.graph.initializers.items() if name not in kept}
+    return {
+        name: tensor.nbytes for name, tensor in values.items() if tensor is not None and tensor.nbytes > INLINE_BYTES
+    }
 
 
 def _sizes(model: ir.Model) -> Iterator[int]:
