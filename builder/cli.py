@@ -86,7 +86,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "-m",
         "--model_name",
         metavar="NAME",
-        help="instead of -i: a repository on the Hub, such as Qwen/Qwen3.5-4B; no code from it is loaded",
+        help="instead of -i: a repository on the Hub, such as Qwen/Qwen3.5-4B, or with its revision, owner/name@REVISION; "
+        "it is judged by its headers before weights are downloaded, and no code from it is loaded",
     )
     parser.add_argument(
         "-o",
@@ -105,7 +106,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache_dir",
         type=path,
         metavar="FOLDER",
-        help="where -m keeps what it downloads (default: the Hub's own cache); without effect with -i",
+        help="where what comes from the Hub is kept (default: the Hub's own cache)",
     )
     parser.add_argument(
         "--extra_options",

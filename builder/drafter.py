@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -68,7 +69,14 @@ class Drafter:
         return None if window < 0 else -(-(window + 2 * block) // page_size) + 1
 
 
-def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, names: StoredNames) -> Drafter:
+def read(
+    options: BuildOptions,
+    target: TargetConfig,
+    checkpoint: Checkpoint,
+    names: StoredNames,
+    *,
+    headers_only: bool = False,
+) -> Drafter:
     """Open the drafter's folder and see that it fits the target. Of weights, only tables that both have are read.
 
     Args:
@@ -76,12 +84,13 @@ def read(options: BuildOptions, target: TargetConfig, checkpoint: Checkpoint, na
         target: The target's configuration.
         checkpoint: The target's folder, opened.
         names: The names of its tensors.
+        headers_only: Whether the drafter's files hold headers alone.
 
     Raises:
         ExportError: The folder, its kind, its configuration or an option does not fit.
     """
-    assert options.drafter is not None
-    folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}")
+    assert isinstance(options.drafter, Path)
+    folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option}", headers_only=headers_only)
     found = identity(folder)
     _check_kind(options, found.family)
     top_k = options.dspark_top_k if found.family == DSPARK else options.dflash2_top_k

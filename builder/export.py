@@ -15,10 +15,11 @@ from builder.drafter import Drafter, plan_drafter, settle
 from builder.drafter import notes as drafter_notes
 from builder.drafter import read as read_drafter
 from builder.drafter_cost import DrafterCost, target_token_bytes
-from builder.hub import fetch
+from builder.located import located
 from builder.option_table import OPTIONS
 from builder.options import BuildOptions
 from builder.output import LAST, MANIFEST, OutputFolder, mendable
+from builder.provenance import recorded_name, sources
 from builder.qwen35.borders import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.dense import build_dense
@@ -133,8 +134,8 @@ def export(options: BuildOptions) -> Report:
         ExportError: Something in the request or the checkpoint is not right; the output is as it was.
     """
     start = time.monotonic()
-    folder = _checkpoint_folder(options)
-    output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
+    options, folder = located(options, _judge)
+    output = _output(options, folder)
     build = plan(options, folder)
     weights = build.weights()
     _log.info("planned: every check has passed; %s of weights to write", readable(weights))
@@ -174,26 +175,34 @@ def _save_drafter(plan: Plan, staging: Path, progress: Callable[[int], object] |
     return plan.config.sharing(shared_initializers(shared.values()))
 
 
-def _checkpoint_folder(options: BuildOptions) -> Path:
-    if options.model is None:
-        assert options.input is not None  # BuildOptions sees to it
-        return options.input
-    OutputFolder(options.output, [])  # an output that cannot be is refused before gigabytes are downloaded
-    return fetch(options.model, options.cache_dir)
+def _output(options: BuildOptions, folder: Path) -> OutputFolder:
+    return OutputFolder(options.output, [folder, *([options.drafter] if isinstance(options.drafter, Path) else [])])
 
 
-def plan(options: BuildOptions, folder: Path) -> Plan:
+def _judge(options: BuildOptions, folder: Path, headers_only: frozenset[Path]) -> None:
+    """See what a build would fail for, before the weights are downloaded."""
+    build = plan(options, folder, headers_only)
+    _output(options, folder).check_room(build.weights() + build.tokenizer.size() + _GRAPH_BYTES)
+
+
+def plan(options: BuildOptions, folder: Path, headers_only: frozenset[Path] = frozenset()) -> Plan:
     """Plan an export of the checkpoint in a folder: everything that can fail, no weight read, nothing written.
+
+    Args:
+        options: The request.
+        folder: The target's folder.
+        headers_only: Folders whose weight files hold headers alone; what depends on values is not checked there.
 
     Raises:
         ExportError: Something in the request or the checkpoints is not right.
     """
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, headers_only=folder in headers_only)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
     check_norms(checkpoint, config, names)
     context_length = _context_length(options, config)
-    drafter = read_drafter(options, config, checkpoint, names) if options.drafter else None
+    bare = options.drafter in headers_only
+    drafter = read_drafter(options, config, checkpoint, names, headers_only=bare) if options.drafter else None
     page_size = _page_size(options, drafter)
     if drafter:
         options = settle(options, drafter, context_length, page_size)
@@ -349,6 +358,8 @@ def _write_manifest(staging: Path, plan: Plan) -> dict[str, int]:
         "files": files,
         "notes": plan.notes,
     }
+    if known := sources(plan.checkpoints):
+        manifest["sources"] = known
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     data = text.encode(errors="backslashreplace")  # a path may hold bytes that are no text; JSON writes them so
     (staging / MANIFEST).write_bytes(data)
@@ -359,4 +370,4 @@ def _given(options: BuildOptions) -> dict[str, object]:
     """The options that hold, those that are left to others aside."""
     values = {option.name: getattr(options, option.name) for option in OPTIONS}
     given = {name: value for name, value in values.items() if value not in (None, ())}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return {name: recorded_name(value) if isinstance(value, Path) else value for name, value in given.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.hub_name import HubName, folder_or_hub
 from onnxkit.errors import ExportError, did_you_mean
 
 
@@ -80,10 +81,10 @@ def _page(text: str) -> int:
     return value
 
 
-def _folder(text: str) -> Path:
+def _folder(text: str) -> Path | HubName:
     if not text:
         raise ValueError(text)
-    return Path(text)
+    return folder_or_hub(text, "--extra_options")
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -219,7 +220,7 @@ OPTIONS = (
     Option(
         "drafter_path",
         _folder,
-        "a folder with a DFlash, DFlash 2 or DSpark drafter",
+        "a folder with a DFlash, DFlash 2 or DSpark drafter, or owner/name[@revision] on the Hub",
         "none",
         "a block drafter beside the target, of either kind; implies the packed layout, taps and state updates",
     ),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.hub_name import HubName
 from builder.option_table import DRAFTER_OPTIONS, DRAFTER_PATHS, PACKED_OPTIONS
 from onnxkit.errors import ExportError, did_you_mean
 
@@ -27,7 +28,7 @@ class BuildOptions:
         precision: ``fp32``, ``fp16`` or ``bf16``.
         provider: ``cpu`` or ``cuda``.
         input: The checkpoint's folder; or
-        model: the name of its repository on the Hub.
+        model: the name of its repository on the Hub, with ``@revision`` where it is not the main branch.
         cache_dir: Where to keep what comes from the Hub; None for the Hub's own cache.
     """
 
@@ -54,9 +55,9 @@ class BuildOptions:
     paged_chunk_size: int | None = None
     enable_cuda_graph: bool | None = None
     prefix_caching: bool | None = None
-    drafter_path: Path | None = None
-    dflash2_path: Path | None = None
-    dspark_path: Path | None = None
+    drafter_path: Path | HubName | None = None
+    dflash2_path: Path | HubName | None = None
+    dspark_path: Path | HubName | None = None
     drafter_block_size: int | None = None
     drafter_rope_theta: float | None = None
     dflash2_num_draft_tokens: int | None = None
@@ -65,8 +66,8 @@ class BuildOptions:
     dspark_top_k: int | None = None
 
     @property
-    def drafter(self) -> Path | None:
-        """The drafter's folder."""
+    def drafter(self) -> Path | HubName | None:
+        """The drafter's folder, or its repository on the Hub."""
         return self.drafter_path or self.dflash2_path or self.dspark_path
 
     @property

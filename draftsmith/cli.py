@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from builder.cli import Parser, add_export_arguments, add_loudness, guarded, options_help, path, run_export
+from builder.hub_name import HubName, folder_or_hub
 from draftsmith.cuda_runtime import check_cuda
 from draftsmith.environment import needs_reference, needs_runtime
 from onnxkit import __version__
@@ -72,8 +74,16 @@ def _add_verify(subcommands: Any) -> None:
         allow_abbrev=False,
     )
     verify.add_argument("export", type=path, metavar="FOLDER", help="the export")
-    verify.add_argument("--target", type=path, metavar="FOLDER", help="the checkpoint that it was made from")
-    verify.add_argument("--drafter", type=path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.add_argument(
+        "--target",
+        type=_source,
+        metavar="FOLDER",
+        help="the checkpoint that it was made from: a folder, or owner/name[@revision] on the Hub",
+    )
+    verify.add_argument("--drafter", type=_source, metavar="FOLDER", help="the drafter's checkpoint, likewise")
+    verify.add_argument(
+        "-c", "--cache_dir", type=path, metavar="FOLDER", help="where what comes from the Hub is kept (its own cache)"
+    )
     verify.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
     verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
@@ -86,6 +96,11 @@ def _add_verify(subcommands: Any) -> None:
     verify.set_defaults(run=_run_verify)
 
 
+def _source(text: str) -> Path | HubName:
+    """A checkpoint: a folder, or a repository on the Hub."""
+    return folder_or_hub(str(path(text)) if not text.strip() else text, "--target or --drafter")
+
+
 def _run_verify(arguments: argparse.Namespace) -> int:
     if arguments.provider == "cuda":
         check_cuda()
@@ -94,6 +109,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
         needs_runtime()
     from draftsmith.report.page import write_report
     from draftsmith.verify.checks import SENTENCES, Check, Results, Verdict, coloured
+    from draftsmith.verify.hub_sources import checkpoint_folder
     from draftsmith.verify.machine import check_writable
     from draftsmith.verify.run import verify
 
@@ -106,9 +122,14 @@ def _run_verify(arguments: argparse.Namespace) -> int:
             print(coloured(str(check), check.verdict), flush=True)  # a job's log shows each as it ends
 
     results = Results(tell)
-    folders = (arguments.export, arguments.target, arguments.drafter)
+    target, drafter = (
+        checkpoint_folder(getattr(arguments, role), role, arguments.export, arguments.cache_dir)
+        for role in ("target", "drafter")
+    )
     with loudness(arguments.loudness):
-        export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
+        export = verify(
+            arguments.export, target, drafter, results, run=not arguments.files, provider=arguments.provider
+        )
     if arguments.report:
         write_report(arguments.report, export, results)
     verdict = results.verdict

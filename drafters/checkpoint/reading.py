@@ -184,7 +184,7 @@ def _check_frequencies(checkpoint: Checkpoint, names: DraftNames, rotary: Rotary
     plain, stretched = replace(rotary, yarn=None).frequencies(), rotary.frequencies()
     for name in names.left_out:
         stored = checkpoint.tensors[name]
-        if not name.endswith("inv_freq") or stored.dtype not in _TOLERANCES:
+        if not name.endswith("inv_freq") or stored.dtype not in _TOLERANCES or not stored.here:
             continue
         values, tolerance = read_floats(stored), _TOLERANCES[stored.dtype]
         wanted = [plain] if name.endswith("original_inv_freq") else [stretched, plain]
@@ -286,8 +286,8 @@ def _draft_vocabulary(checkpoint: Checkpoint, found: Identity, vocab: int) -> in
 def _check_map(checkpoint: Checkpoint, names: DraftNames, size: int, vocab: int) -> None:
     offsets, mask = tensor(checkpoint, names, MAP), tensor(checkpoint, names, MASK)
     assert offsets is not None
-    if offsets.shape != (size,) or offsets.dtype != "I64":
-        return  # the tensor plan says so
+    if offsets.shape != (size,) or offsets.dtype != "I64" or not offsets.here:
+        return  # the tensor plan says so; or the values are still on the Hub
     ids = np.arange(size) + read_integers(offsets)
     used = np.unique(ids)
     if len(used) != size or used[0] < 0 or used[-1] >= vocab:

@@ -165,6 +165,7 @@ def manifest_faults(export: ExportFolder, folder: Path, whole: bool) -> Iterator
     """Where ``draftsmith.json`` differs. Where the checkpoints lay is not compared."""
     found, wanted = load_json(export.path / MANIFEST), load_json(folder / MANIFEST)
     for manifest in (found, wanted):
+        manifest.pop("sources", None)
         for name in DRAFTER_PATHS:
             manifest["options"].pop(name, None)
     if not whole:

@@ -121,7 +121,7 @@ def open_export(path: Path) -> ExportFolder:
     decoder = _graph(path, model, "decoder")
     named = [role for role in DRAFTERS if role in model]
     drafter = _graph(path, model, named[0]) if named else None
-    return ExportFolder(path, config, decoder, drafter, _manifest(path))
+    return ExportFolder(path, config, decoder, drafter, read_manifest(path))
 
 
 def _check_link(folder: Path, entry: Path) -> None:
@@ -140,8 +140,8 @@ def _check_link(folder: Path, entry: Path) -> None:
         )
 
 
-def _manifest(path: Path) -> JsonObject | None:
-    """``draftsmith.json``, where it is this tool's."""
+def read_manifest(path: Path) -> JsonObject | None:
+    """``draftsmith.json`` of an export's folder, where it is this tool's."""
     if not (path / MANIFEST).is_file():
         return None
     manifest = JsonObject(load_json(path / MANIFEST), MANIFEST)

@@ -19,6 +19,7 @@ from draftsmith.verify.drafter import check_drafter
 from draftsmith.verify.engine import check_runtime
 from draftsmith.verify.files import check_files
 from draftsmith.verify.folder import ExportFolder, open_export
+from draftsmith.verify.hub_sources import facts
 from draftsmith.verify.machine import no_machine_trouble
 from draftsmith.verify.planned import check_planned
 from draftsmith.verify.running import Running
@@ -74,6 +75,7 @@ def verify(
     """
     with no_machine_trouble():
         export = open_export(folder)
+        results.figures["facts"] = list(facts(export, {"target": target_folder, "drafter": drafter_folder}))
         target = open_target(target_folder, export) if target_folder else None
         drafter = None
         if drafter_folder and export.drafter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,18 +31,21 @@ class Checkpoint:
         astray: Tensors of which the index is wrong, each with what is wrong: it names them and no shard holds them, or
             a shard holds them and it names none or another. They are an error where a graph reads them.
         option: The option that named the folder, for messages.
+        headers_only: Whether the files hold headers alone, so that nothing can be said of the tensors' values.
         claimed: Names that some part of the export has taken or has left out on purpose.
 
     Raises:
         ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
     """
 
-    def __init__(self, folder: Path, option: str = "-i") -> None:
+    def __init__(self, folder: Path, option: str = "-i", *, headers_only: bool = False) -> None:
         self.folder, self.option = folder, option
         with system_errors(folder, "a folder and files that you may read"):
             self.sources = self._open()
             config = load_json(self.sources.must("config.json"), once=True)
             self.tensors, self.astray = _read_tensors(self.sources)
+        if headers_only:
+            self.tensors = {name: replace(tensor, here=False) for name, tensor in self.tensors.items()}
         self.config = JsonObject(config, str(folder / "config.json"), limits(self.tensors.values()))
         self.claimed: set[str] = set()
         files = {tensor.path for tensor in self.tensors.values()}
