@@ -86,7 +86,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "-m",
         "--model_name",
         metavar="NAME",
-        help="instead of -i: a repository on the Hub, such as Qwen/Qwen3.5-4B, or with its revision, owner/name@REVISION; "
+        help="instead of -i: a repository on the Hub, such as Qwen/Qwen3.5-4B, or owner/name@REVISION; "
         "it is judged by its headers before weights are downloaded, and no code from it is loaded",
     )
     parser.add_argument(

@@ -27,8 +27,8 @@ class Provenance:
     Attributes:
         repository: The repository on the Hub.
         commit: Its commit.
-        files: The Hub's hash of each file that is read, such as ``sha256:...``, by the file's name; a file of which the
-            cache tells none is left out.
+        files: The Hub's hash of each file that is read, such as ``sha256:...``, by the file's name. On a file system
+            without links the cache holds copies, which have no hash.
     """
 
     repository: str
@@ -61,27 +61,12 @@ def provenance(folder: Path, names: Iterable[str]) -> Provenance | None:
     repository = home.name.removeprefix(_PREFIX).replace("--", "/")
     present = sorted(name for name in names if (real / name).is_file())
     hashes = {name: _hash(real / name) for name in present}
-    if None in hashes.values():
-        listing = _listing(repository, real.name, home.parent)
-        hashes = {name: known or listing.get(name) for name, known in hashes.items()}
     return Provenance(repository, real.name, {name: known for name, known in hashes.items() if known})
 
 
 def _hash(path: Path) -> str | None:
     """The hash that a link into the cache's blobs names."""
     return _labelled(path.readlink().name) if path.is_symlink() else None
-
-
-def _listing(repository: str, commit: str, cache: Path) -> dict[str, str | None]:
-    """The hashes by the cached listing of a repository. File systems without links have copies in their place."""
-    from huggingface_hub import get_cached_repo_tree
-    from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
-
-    try:
-        files = get_cached_repo_tree(repository, revision=commit, cache_dir=cache)
-    except (CachedRepoTreeNotFoundError, HFValidationError, OSError):
-        return {}
-    return {file.path: _labelled(file.lfs.sha256 if file.lfs else file.blob_id) for file in files}
 
 
 def _labelled(digest: str) -> str | None:
