@@ -11,6 +11,7 @@ from typing import Any
 
 from builder.cli import Parser, add_export_arguments, add_loudness, guarded, options_help, path, run_export
 from builder.hub_name import HubName, folder_or_hub
+from draftsmith import completion
 from draftsmith.cuda_runtime import check_cuda
 from draftsmith.environment import needs_reference, needs_runtime
 from onnxkit import __version__
@@ -27,7 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``draftsmith SUBCOMMAND ...``; gives the exit status."""
 
     def command() -> int | None:
-        arguments = _parser().parse_args(argv)
+        parser = _parser()
+        if completion.asked():
+            completion.answer(parser)
+        arguments = parser.parse_args(argv)
         needs_locks("Draftsmith")
         status: int | None = arguments.run(arguments)
         return status
@@ -57,6 +61,7 @@ def _parser() -> Parser:
     _add_speculate(subcommands)
     _add_inspect(subcommands)
     _add_doctor(subcommands)
+    _add_completion(subcommands)
     return parser
 
 
@@ -226,6 +231,23 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.export or 'this environment'}: {findings.summary()}")
     return 1 if findings.wrong else 0
+
+
+def _add_completion(subcommands: Any) -> None:
+    parser = subcommands.add_parser(
+        "completion",
+        help="print what makes a shell complete this command",
+        description="Print a script that makes a shell complete subcommands, flags, their values, and the keys of "
+        "--extra_options. " + "; ".join(f"{shell}: {text}" for shell, text in completion.INSTALLED.items()) + ".",
+        allow_abbrev=False,
+    )
+    parser.add_argument("shell", choices=completion.SHELLS, help="the shell")
+    parser.set_defaults(run=_run_completion)
+
+
+def _run_completion(arguments: argparse.Namespace) -> int:
+    print(completion.script(arguments.shell))
+    return 0
 
 
 if __name__ == "__main__":
