@@ -11,20 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from builder.hub import TARGET_FILES, Snapshot, check_room
+from builder.hub import DRAFTER_FILES, TARGET_FILES, Snapshot, check_room
 from builder.hub_errors import Asked
 from builder.hub_name import HubName, folder_or_hub, hub_name
 from builder.hub_preview import lay_out
 from builder.option_table import parse_extra_options
 from builder.provenance import provenance, recorded_name
-from builder.qwen35.config import read_target_config
-from builder.qwen35.names import find_names
-from builder.qwen35.norms import check_norms
+from drafters.checkpoint.reading import read_drafter
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
+from scripts.make_tiny_drafter import Json, make_config, make_tensors, write
+from scripts.make_tiny_drafter import Tensors as Arrays
 from tests.checkpoints import PREFIX, TINY, variant
+from tests.dialects import with_reduced_vocabulary
 from tests.drafters import drafter, top
 from tests.hub import CLOSED, COMMIT, Served, cached, commit_of, digest, fetched, publish, run, running, sha256
 
@@ -66,7 +68,6 @@ def publish_drafter(hub: Served, name: str = "org/drafter", **keys: object) -> P
 
 # --- refused first, as a folder is ---
 
-NORMS = ("input_layernorm", "post_attention_layernorm")
 BAD: dict[str, dict[str, Any]] = {
     "another architecture": {"config": lambda c: c.update(architectures=["LlamaForCausalLM"])},
     "a key out of range": {"config": lambda c: c["text_config"].update(num_attention_heads=7)},
@@ -325,22 +326,39 @@ def test_progress_of_a_download_in_a_job(hub: Served, tmp_path: Path) -> None:
         assert part in steps
 
 
-def test_headers_alone_open_as_the_whole_does(tmp_path: Path) -> None:
-    """The same tensors in the same places; of values nothing is said, where a whole checkpoint would be refused."""
-    gains = [f"{PREFIX}layers.{i}.{name}.weight" for i in range(8) for name in NORMS]
-    folder = variant(tmp_path / "c", tensors=lambda t: t.update({name: t[name] + 1 for name in gains}))
-    snapshot = cached(tmp_path / "cache", folder)
+def headers_of(tmp_path: Path, folder: Path) -> tuple[Path, Path]:
+    """A folder as a snapshot of the cache, and the headers of its weights alone."""
+    snapshot, place = cached(tmp_path / "cache", folder), tmp_path / "headers"
     sizes = {"model.safetensors": (folder / "model.safetensors").stat().st_size}
-    place = tmp_path / "headers"
     place.mkdir()
+    files = (*TARGET_FILES, *DRAFTER_FILES)
     asked = Asked(HubName("org/tiny"), "-m")
-    assert lay_out(Snapshot(asked, None, TARGET_FILES, snapshot, sizes, ("model.safetensors",)), place)
-    assert (place / "model.safetensors").stat().st_blocks * 512 < sizes["model.safetensors"] / 4
+    assert lay_out(Snapshot(asked, None, files, snapshot, sizes, ("model.safetensors",)), place)
+    return snapshot, place
+
+
+def test_headers_alone_open_as_the_whole_does(tmp_path: Path) -> None:
+    """The same tensors in the same places, and hardly a byte of them."""
+    snapshot, place = headers_of(tmp_path, TINY)
+    file = place / "model.safetensors"
+    assert file.stat().st_blocks * 512 < file.stat().st_size / 4
     whole, bare = Checkpoint(snapshot), Checkpoint(place, headers_only=True)
-    assert {
-        name: replace(t, path=snapshot / t.path.name, here=True) for name, t in bare.tensors.items()
-    } == whole.tensors
-    config = read_target_config(whole.config)
-    check_norms(bare, config, find_names(bare, config))
-    with pytest.raises(ExportError, match="another convention"):
-        check_norms(whole, config, find_names(whole, config))
+    assert {name: replace(t, path=snapshot / t.path.name, here=True) for name, t in bare.tensors.items()} == (
+        whole.tensors
+    )
+
+
+def with_frequencies(_: Json, tensors: Arrays) -> None:
+    """Stored rotary frequencies, which are compared with those that are computed."""
+    tensors["layers.0.self_attn.rotary_emb.inv_freq"] = (1e6 ** (-np.arange(0, 32, 2) / 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize("part", [with_reduced_vocabulary, with_frequencies])
+def test_what_depends_on_values_waits_for_them(tmp_path: Path, part: Callable[[Json, Arrays], None]) -> None:
+    config = make_config("dspark")
+    part(config, tensors := make_tensors(config))
+    write(tmp_path / "d", config, tensors)
+    snapshot, place = headers_of(tmp_path, tmp_path / "d")
+    assert read_drafter(Checkpoint(place, headers_only=True)) == read_drafter(Checkpoint(snapshot))
+    with pytest.raises(ExportError):
+        read_drafter(Checkpoint(place))  # the holes are no values

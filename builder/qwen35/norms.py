@@ -32,8 +32,6 @@ def check_norms(checkpoint: Checkpoint, config: TargetConfig, names: StoredNames
             stored = checkpoint.tensors.get(names(f"model.layers.{layer}.{norm}.weight"))
             if stored is None or stored.shape != (config.hidden_size,) or stored.dtype not in _FLOATS:
                 continue  # the tensor plan says so
-            if not stored.here:
-                continue  # what is read of the Hub first has no values
             parts.append(read_floats(stored))
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     values = values[np.isfinite(values)]  # others are named when they are written
