@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.make_synthetic_checkpoint import write_headers
+from tests.synthetic import write_headers
 
 RUNS, LIMIT = 5, 3.0
 

@@ -31,7 +31,7 @@ def main() -> None:
     work = Path(sys.argv[1]).resolve()
     checkpoint, output = work / "synthetic-4b", work / "copy-time"
     if not (checkpoint / "config.json").exists():
-        subprocess.run([sys.executable, ROOT / "scripts" / "make_synthetic_checkpoint.py", checkpoint], check=True)
+        subprocess.run([sys.executable, "-m", "scripts.make_synthetic_checkpoint", checkpoint], check=True, cwd=ROOT)
     for path in checkpoint.iterdir():  # into the cache
         subprocess.run(["cat", path], check=True, stdout=subprocess.DEVNULL)
     copy: list[object] = ["cp", "-r", "--reflink=never", checkpoint, output]

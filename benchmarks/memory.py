@@ -45,7 +45,7 @@ def main() -> None:
     work = Path(sys.argv[1]).resolve()
     checkpoint, output = work / "synthetic-4b", work / "synthetic-4b-export"
     if not (checkpoint / "config.json").exists():
-        subprocess.run([sys.executable, ROOT / "scripts" / "make_synthetic_checkpoint.py", checkpoint], check=True)
+        subprocess.run([sys.executable, "-m", "scripts.make_synthetic_checkpoint", checkpoint], check=True, cwd=ROOT)
     print("| exporter | layout | precision | provider | written | peak resident | seconds |")
     print("|---|---|---|---|---|---|---|")
     for module, precision, provider, more in RUNS:

@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from scripts.make_tiny_drafter import make_config, make_tensors, write
+from tests.tiny_drafter import make_config, make_tensors, write
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "assets" / "tiny-qwen35"

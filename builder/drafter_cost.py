@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.drafter import MAX_BATCH_SIZE, POOL_LIMIT, Drafter
-from builder.qwen35.config import FULL, TargetConfig
-from builder.sizes import readable
+from builder.drafter import Drafter
+from builder.resolved import POOL_LIMIT
+from genai_config import runtime
 from onnxkit.errors import ExportError
+from onnxkit.sizes import readable
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class DrafterCost:
         A ring is there from the start; a cache that grows has a page for each of the target's, and those of a block
         more for each request. Beside it one page of the target's must be left.
         """
-        block_pages = -(-self.drafter.config.block_size // self.page_size)
-        growing = self.page_size * self.drafter.token_bytes() * (1 + self.requests * block_pages)
+        more = runtime.block_pages(self.drafter.config.block_size, self.page_size)
+        growing = self.page_size * self.drafter.token_bytes() * (1 + self.requests * more)
         reserved = growing if self.pages is None else self.pool
         return 1 - (-reserved // (self.page_size * self.target_token))
 
@@ -96,11 +97,6 @@ class DrafterCost:
         causes = f"it goes with max_batch_size ({self.requests}) and, where attention is full, context_length"
         if self.pool > POOL_LIMIT:
             return [f"{size}; {causes} ({context_length}): lower one of them"]
-        if self.pool + self.pool // self.requests > POOL_LIMIT and self.requests < MAX_BATCH_SIZE:
+        if self.pool + self.pool // self.requests > POOL_LIMIT and self.requests < runtime.DEFAULT_BATCH:
             return [f"{size}, the most that stay within {readable(POOL_LIMIT)}; {causes} ({context_length})"]
         return []
-
-
-def target_token_bytes(config: TargetConfig) -> int:
-    """Bytes of a packed target's cache for a position: keys and values of the full layers, in 16 bits."""
-    return 4 * config.layer_types.count(FULL) * config.num_key_value_heads * config.head_dim

@@ -15,12 +15,12 @@ from typing import Any
 
 from builder.hub_errors import Asked, explained, no_room
 from builder.hub_name import HubName, hub_name
-from builder.sizes import readable
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
 from drafters.checkpoint.mask_row import MASK_FILE
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
 from onnxkit.progress import progress_bar
+from onnxkit.sizes import readable
 from onnxkit.weights.checkpoint import INDEX_FILE, SINGLE_FILE
 
 _log = logging.getLogger(__name__)

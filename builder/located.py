@@ -35,8 +35,9 @@ def located(options: BuildOptions, judge: Judge) -> tuple[BuildOptions, Path]:
         return options, options.input
     OutputFolder(options.output, [])  # an output that cannot be is refused before anything is downloaded
     target = look(options.model, options.cache_dir, TARGET_FILES) if options.model else None
-    option = f"--extra_options {options.drafter_option}"
-    drafter = look(named, options.cache_dir, DRAFTER_FILES, option) if isinstance(named, HubName) else None
+    drafter = None
+    if isinstance(named, HubName):
+        drafter = look(named, options.cache_dir, DRAFTER_FILES, f"--extra_options {_option(options)}")
     if waiting := [snapshot for snapshot in (target, drafter) if snapshot and snapshot.missing]:
         _judge(options, target, drafter, judge)
         check_room(waiting)
@@ -47,8 +48,14 @@ def located(options: BuildOptions, judge: Judge) -> tuple[BuildOptions, Path]:
 
 def with_drafter(options: BuildOptions, folder: Path) -> BuildOptions:
     """The same request with a folder as its drafter."""
-    changes: dict[str, Any] = {options.drafter_option: folder}
+    changes: dict[str, Any] = {_option(options): folder}
     return replace(options, **changes)
+
+
+def _option(options: BuildOptions) -> str:
+    """The name of the option that names the drafter."""
+    assert options.drafter_option is not None
+    return options.drafter_option.name
 
 
 def _judge(options: BuildOptions, target: Snapshot | None, drafter: Snapshot | None, judge: Judge) -> None:

@@ -8,27 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from builder.hub_name import HubName, folder_or_hub
+from builder.option import ANY_DRAFTER, PACKED, PACKED_ITSELF, Option, Scope, drafter_of, option, rows
+from drafters.checkpoint.kinds import Family
 from onnxkit.errors import ExportError, did_you_mean
-
-
-@dataclass(frozen=True)
-class Option:
-    """One ``--extra_options`` key.
-
-    Attributes:
-        name: The key.
-        parse: Turns the text into a value; raises ValueError where it is none.
-        accepted: What is accepted, in words.
-        default: What holds when the option is not given, in words.
-        help: One line of meaning.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    accepted: str
-    default: str
-    help: str
-
 
 # The largest number that the runtime's configuration takes.
 _LARGEST = 2**31 - 1
@@ -97,185 +79,213 @@ def _layers(text: str) -> tuple[int, ...]:
     return layers
 
 
-OPTIONS = (
-    Option(
-        "context_length",
+# Options of every drafter, and of some kinds.
+_ANY = Scope(kinds=ANY_DRAFTER)
+_DFLASH, _DSPARK = Scope(kinds=(Family.DFLASH, Family.DFLASH2)), Scope(kinds=(Family.DSPARK,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraOptions:
+    """The table of ``--extra_options``, a field each; the values of those that are not given leave them to others."""
+
+    context_length: int | None = option(
         _whole(1),
         "a whole number from 1 to the longest context of the checkpoint",
         "the checkpoint's longest (max_position_embeddings, or what YaRN stretches it to)",
         "tokens that a sequence may have; sizes the rotary tables and search.max_length",
-    ),
-    Option(
-        "include_hidden_states",
+    )
+    include_hidden_states: bool = option(
         _flag,
         "true or false",
         "false",
         "a further output hidden_states: the final norm's output for every token",
-    ),
-    Option(
-        "prune_lm_head",
+        unset=False,
+    )
+    prune_lm_head: bool = option(
         _flag,
         "true or false",
         "true",
         "logits of the last token only (dense), or of the tokens that the Engine asks for (packed)",
-    ),
-    Option(
-        "aux_hidden_state_layers",
+        unset=True,
+    )
+    aux_hidden_state_layers: tuple[int, ...] = option(
         _layers,
         "layer numbers from 1 to the number of layers, each once, separated by commas; blank for none",
         "none",
         "a further output aux_hidden_states: the residual stream entering these layers, side by side",
-    ),
-    Option(
-        "allow_nonfinite",
+        unset=(),
+    )
+    allow_nonfinite: bool = option(
         _flag,
         "true or false",
         "false",
         "take weights that are infinite or NaN as they are; otherwise they are named and refused",
-    ),
-    Option(
-        "last_tap",
+        unset=False,
+    )
+    last_tap: str | None = option(
         _one_of("raw", "normed"),
         "raw or normed; only where the target's last layer is tapped",
         "raw, or as the drafter's producer captures it",
         "a tap on the last layer: the residual stream before the final norm, or behind it",
-    ),
-    Option(
-        "use_paged_attention",
+    )
+    use_paged_attention: bool | None = option(
         _flag,
         "true or false",
         "false",
-        "the packed layout, for the Engine; -p bf16 or fp16 and -e cuda only",
-    ),
-    Option(
-        "paged_block_size",
+        "the packed layout, for the Engine",
+        PACKED_ITSELF,
+    )
+    paged_block_size: int | None = option(
         _page,
         "a power of two from 16; with a drafter that has attention sinks from 64 to 256, by the width of its heads",
         "256",
-        "packed: tokens in a page of the cache",
-    ),
-    Option(
-        "state_update_capacity",
+        "tokens in a page of the cache",
+        PACKED,
+    )
+    state_update_capacity: int | None = option(
         _whole(0, 8),
         "a whole number from 0 to 8",
         "0, or max_draft_tokens with a drafter",
-        "packed: drafts per step that the linear layers can take back; 0 means no drafts",
-    ),
-    Option(
-        "max_draft_tokens",
+        "drafts per step that the linear layers can take back; 0 means no drafts",
+        PACKED,
+    )
+    max_draft_tokens: int | None = option(
         _whole(1, 7),
         "a whole number from 1 to 7, at most state_update_capacity",
         "left to the runtime, or the drafts of a block, at most 7, with a drafter",
-        "packed: drafts per step; the Engine takes no more than 7",
-    ),
-    Option(
-        "max_batch_size",
+        "drafts per step; the Engine takes no more than 7",
+        PACKED,
+    )
+    max_batch_size: int | None = option(
         _whole(1, 256),
         "a whole number from 1 to 256",
         "16, or fewer where a drafter's cache would pass 8 GB",
-        "packed: requests that run at once",
-    ),
-    Option(
-        "max_scheduled_tokens",
+        "requests that run at once",
+        PACKED,
+    )
+    max_scheduled_tokens: int | None = option(
         _whole(1),
         "a whole number from 1, more than max_draft_tokens where there are drafts, up to 2147483647",
         "left to the runtime",
-        "packed: tokens of all requests in one step; with fewer than a request's drafts and one more it drafts less",
-    ),
-    Option(
-        "num_blocks",
+        "tokens of all requests in one step; with fewer than a request's drafts and one more it drafts less",
+        PACKED,
+    )
+    num_blocks: int | None = option(
         _whole(1),
         "a whole number from 1, with room for a drafter's own cache; not together with gpu_utilization_factor",
         "left to the runtime",
-        "packed: pages of the cache",
-    ),
-    Option(
-        "gpu_utilization_factor",
+        "pages of the cache",
+        PACKED,
+    )
+    gpu_utilization_factor: float | None = option(
         _fraction,
         "a number above 0 and at most 1; not together with num_blocks",
         "0.6, unless num_blocks is given",
-        "packed: share of the GPU's memory from which the number of pages follows",
-    ),
-    Option(
-        "paged_chunk_size",
+        "share of the GPU's memory from which the number of pages follows",
+        PACKED,
+    )
+    paged_chunk_size: int | None = option(
         _whole(1),
         "a whole number from 1",
         "left to the runtime",
-        "packed: tokens of a prompt in one step (search.chunk_size)",
-    ),
-    Option(
-        "enable_cuda_graph",
+        "tokens of a prompt in one step (search.chunk_size)",
+        PACKED,
+    )
+    enable_cuda_graph: bool | None = option(
         _flag,
         "true or false",
         "true",
-        "packed: the Engine records a step's kernels once and replays them, for target and drafter",
-    ),
-    Option(
-        "prefix_caching",
+        "the Engine records a step's kernels once and replays them, for target and drafter",
+        PACKED,
+    )
+    prefix_caching: bool | None = option(
         _flag,
         "true or false; true not with a DSpark drafter",
         "left to the runtime",
-        "packed: whether prompts that begin alike share pages",
-    ),
-    Option(
-        "drafter_path",
+        "whether prompts that begin alike share pages",
+        PACKED,
+    )
+    drafter_path: Path | HubName | None = option(
         _folder,
-        "a folder with a DFlash, DFlash 2 or DSpark drafter, or owner/name[@revision] on the Hub",
+        f"a folder with {drafter_of(_ANY.kinds)}, or owner/name[@revision] on the Hub",
         "none",
-        "a block drafter beside the target, of either kind; implies the packed layout, taps and state updates",
-    ),
-    Option(
-        "dflash2_path", _folder, "a folder with a DFlash or DFlash 2 drafter", "none", "the same, of these two only"
-    ),
-    Option("dspark_path", _folder, "a folder with a DSpark drafter", "none", "the same, of this kind only"),
-    Option(
-        "drafter_block_size",
+        "a block drafter beside the target; implies the packed layout, taps and state updates",
+        PACKED_ITSELF,
+        takes=_ANY.kinds,
+    )
+    dflash2_path: Path | HubName | None = option(
+        _folder,
+        f"a folder with {drafter_of(_DFLASH.kinds)}, or owner/name[@revision] on the Hub",
+        "none",
+        "the same, of these kinds only",
+        PACKED_ITSELF,
+        takes=_DFLASH.kinds,
+    )
+    dspark_path: Path | HubName | None = option(
+        _folder,
+        f"a folder with {drafter_of(_DSPARK.kinds)}, or owner/name[@revision] on the Hub",
+        "none",
+        "the same, of this kind only",
+        PACKED_ITSELF,
+        takes=_DSPARK.kinds,
+    )
+    drafter_block_size: int | None = option(
         _whole(2, 1024),
         "a whole number from 2 to 1024; the block_size of the drafter's config, where it has one",
         "what the drafter's config says",
-        "drafter: rows of the blocks that it was trained with, where its config does not say (TorchSpec)",
-    ),
-    Option(
-        "drafter_rope_theta",
+        "rows of the blocks that it was trained with, where its config does not say (TorchSpec)",
+        _ANY,
+        sets="block_size",
+    )
+    drafter_rope_theta: float | None = option(
         _base,
         "a number above 1",
         "what the drafter's config says",
-        "drafter: a rotary base to try in place of that of its config, which some exporters wrote wrongly",
-    ),
-    Option(
-        "dflash2_num_draft_tokens",
+        "a rotary base to try in place of that of its config, which some exporters wrote wrongly",
+        _ANY,
+        sets="rope_theta",
+    )
+    dflash2_num_draft_tokens: int | None = option(
         _whole(1),
         "a whole number from 1 to block_size - 1",
         "block_size - 1",
-        "drafter: drafts of a DFlash 2 block; fewer make a shorter block",
-    ),
-    Option(
-        "dflash2_top_k",
+        "drafts of a block; fewer make a shorter block",
+        _DFLASH,
+        sets="drafts",
+    )
+    dflash2_top_k: int | None = option(
         _whole(1),
         "a whole number from 1 to the vocabulary's size; the selector_top_k of a DFlash 2 drafter",
         "selector_top_k, or 16 of a plain DFlash drafter",
-        "drafter: candidates of each position of a plain DFlash block",
-    ),
-    Option(
-        "dspark_num_draft_tokens",
+        "candidates of each position of a block",
+        _DFLASH,
+        sets="top_k",
+    )
+    dspark_num_draft_tokens: int | None = option(
         _whole(2),
         "a whole number from 2 to block_size",
         "block_size",
-        "drafter: drafts of a DSpark block; fewer make a shorter block",
-    ),
-    Option(
-        "dspark_top_k",
+        "drafts of a block; fewer make a shorter block",
+        _DSPARK,
+        sets="drafts",
+    )
+    dspark_top_k: int | None = option(
         _whole(1),
         "a whole number from 1 to the vocabulary's size",
         "16",
-        "drafter: candidates of each position of a DSpark block",
-    ),
-)
+        "candidates of each position of a block",
+        _DSPARK,
+        sets="top_k",
+    )
 
-# Options that mean nothing in the dense layout, and without a drafter.
-PACKED_OPTIONS = tuple(option.name for option in OPTIONS if option.help.startswith("packed: "))
-DRAFTER_OPTIONS = tuple(option.name for option in OPTIONS if option.help.startswith("drafter: "))
-DRAFTER_PATHS = ("drafter_path", "dflash2_path", "dspark_path")
+
+OPTIONS = rows(ExtraOptions)
+DRAFTER_PATHS = tuple(option.name for option in OPTIONS if option.takes)
+
+
+def drafter_setting(what: str, kind: str) -> Option:
+    """The option that sets something of a drafter of a kind."""
+    return next(option for option in OPTIONS if option.sets == what and kind in option.scope.kinds)
 
 
 def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:

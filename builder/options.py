@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from builder.hub_name import HubName
-from builder.option_table import DRAFTER_OPTIONS, DRAFTER_PATHS, PACKED_OPTIONS
+from builder.option import Option, any_of, drafter_of, written
+from builder.option_table import OPTIONS, ExtraOptions, drafter_setting
 from onnxkit.errors import ExportError, did_you_mean
 
 # Execution providers, the precisions that their kernels have for these graphs, and why they have no other.
@@ -19,9 +21,9 @@ _WHY = {
 _ALL_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """A whole request. The fields from ``context_length`` on are those of the table; None means left to others.
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(ExtraOptions):
+    """A whole request: what the user asked for, nothing filled in.
 
     Attributes:
         output: The folder to write.
@@ -38,42 +40,31 @@ class BuildOptions:
     input: Path | None = None
     model: str | None = None
     cache_dir: Path | None = None
-    context_length: int | None = None
-    include_hidden_states: bool = False
-    prune_lm_head: bool = True
-    aux_hidden_state_layers: tuple[int, ...] = ()
-    allow_nonfinite: bool = False
-    last_tap: str | None = None
-    use_paged_attention: bool | None = None
-    paged_block_size: int | None = None
-    state_update_capacity: int | None = None
-    max_draft_tokens: int | None = None
-    max_batch_size: int | None = None
-    max_scheduled_tokens: int | None = None
-    num_blocks: int | None = None
-    gpu_utilization_factor: float | None = None
-    paged_chunk_size: int | None = None
-    enable_cuda_graph: bool | None = None
-    prefix_caching: bool | None = None
-    drafter_path: Path | HubName | None = None
-    dflash2_path: Path | HubName | None = None
-    dspark_path: Path | HubName | None = None
-    drafter_block_size: int | None = None
-    drafter_rope_theta: float | None = None
-    dflash2_num_draft_tokens: int | None = None
-    dflash2_top_k: int | None = None
-    dspark_num_draft_tokens: int | None = None
-    dspark_top_k: int | None = None
+
+    @property
+    def given(self) -> tuple[Option, ...]:
+        """The options that are given, in the table's order."""
+        return tuple(option for option in OPTIONS if getattr(self, option.name) != option.unset)
+
+    @property
+    def drafter_option(self) -> Option | None:
+        """The option that names the drafter's folder."""
+        return next((option for option in self.given if option.takes), None)
 
     @property
     def drafter(self) -> Path | HubName | None:
         """The drafter's folder, or its repository on the Hub."""
-        return self.drafter_path or self.dflash2_path or self.dspark_path
+        option = self.drafter_option
+        return getattr(self, option.name) if option else None
+
+    def of_drafter(self, what: str, kind: str) -> Any:
+        """What is asked for of a drafter of a kind, such as its ``top_k``; None where nothing is."""
+        return getattr(self, drafter_setting(what, kind).name)
 
     @property
-    def drafter_option(self) -> str:
-        """The option that names the drafter's folder, for messages."""
-        return next((name for name in DRAFTER_PATHS if getattr(self, name) is not None), DRAFTER_PATHS[0])
+    def packed(self) -> bool:
+        """Whether the layout is the Engine's: it is asked for, or a drafter implies it."""
+        return bool(self.use_paged_attention or self.drafter)
 
     def __post_init__(self) -> None:
         if (self.input is None) == (self.model is None):
@@ -95,19 +86,14 @@ class BuildOptions:
                 fix=f"Choose one of these pairs: {_WHY[self.provider]}.",
             )
         self._check_drafter()
-        if self.use_paged_attention or self.drafter:
-            self._check_packed()
-        elif given := [name for name in PACKED_OPTIONS if getattr(self, name) is not None]:
-            raise ExportError(
-                "Options of the packed layout are given without it.",
-                where=f"--extra_options {given[0]}",
-                found=", ".join(given) + " without use_paged_attention=true",
-                accepted="these options together with use_paged_attention=true",
-                fix="Add use_paged_attention=true, or leave them out.",
-            )
+        self._check_scopes()
+        if self.packed:
+            self._check_cache()
+            check_step(self.max_scheduled_tokens, self.max_draft_tokens or 0)
+            self._check_state_updates()
 
     def _check_drafter(self) -> None:
-        paths = [name for name in DRAFTER_PATHS if getattr(self, name) is not None]
+        paths = [option.name for option in self.given if option.takes]
         if len(paths) > 1:
             raise ExportError(
                 "More than one drafter is named.",
@@ -124,26 +110,34 @@ class BuildOptions:
                 accepted="true, or nothing: a drafter implies it",
                 fix="Leave use_paged_attention out, or the drafter.",
             )
-        other = [name for name in DRAFTER_OPTIONS if paths and _other_kind(name, paths[0])]
-        given = [name for name in (other if paths else DRAFTER_OPTIONS) if getattr(self, name) is not None]
-        if given:
+
+    def _check_scopes(self) -> None:
+        """See that each option means something here."""
+        path = self.drafter_option
+        taken = set(path.takes) if path else set()
+        strange = [option for option in self.given if option.scope.kinds and not taken & set(option.scope.kinds)]
+        if strange:
+            raise _without_its_drafter(strange, path)
+        for option in self.given:
+            if getattr(self, option.name) and not option.scope.runs(self.precision, self.provider):
+                raise ExportError(
+                    "The packed layout does not run in this precision or on this provider.",
+                    where=f"--extra_options {option.name}={written(getattr(self, option.name))}",
+                    found=f"-p {self.precision} -e {self.provider}",
+                    accepted=option.scope.pairs,
+                    fix="Choose one of these, or export the dense layout, without use_paged_attention and drafter.",
+                )
+        packed = [option.name for option in self.given if option.scope.packed]
+        if packed and not self.packed:
             raise ExportError(
-                "Options of a drafter are given without it.",
-                where=f"--extra_options {given[0]}",
-                found=", ".join(given) + (f" with {paths[0]}" if paths else " without a drafter"),
-                accepted="dflash2_* with a DFlash 2 drafter, dspark_* with a DSpark drafter",
-                fix=f"Add {given[0].split('_')[0]}_path=FOLDER, or leave {', '.join(given)} out.",
+                "Options of the packed layout are given without it.",
+                where=f"--extra_options {packed[0]}",
+                found=", ".join(packed) + " without use_paged_attention=true",
+                accepted="these options together with use_paged_attention=true",
+                fix="Add use_paged_attention=true, or leave them out.",
             )
 
-    def _check_packed(self) -> None:
-        if self.precision == "fp32" or self.provider == "cpu":
-            raise ExportError(
-                "The packed layout does not run in this precision or on this provider.",
-                where=f"--extra_options {self.drafter_option if self.drafter else 'use_paged_attention=true'}",
-                found=f"-p {self.precision} -e {self.provider}",
-                accepted="-p bf16 or fp16 with -e cuda",
-                fix="Choose one of these, or export the dense layout, without use_paged_attention and drafter.",
-            )
+    def _check_cache(self) -> None:
         if self.num_blocks is not None and self.gpu_utilization_factor is not None:
             raise ExportError(
                 "Two options size the same cache.",
@@ -152,15 +146,9 @@ class BuildOptions:
                 accepted="one of the two",
                 fix="Leave one out: num_blocks is exact, gpu_utilization_factor goes by the GPU's memory.",
             )
+
+    def _check_state_updates(self) -> None:
         drafts, capacity = self.max_draft_tokens or 0, self.state_update_capacity or 0
-        if self.max_scheduled_tokens is not None and self.max_scheduled_tokens <= drafts:
-            raise ExportError(
-                "A step has no room for the drafts of one request.",
-                where=f"--extra_options max_scheduled_tokens={self.max_scheduled_tokens}",
-                found=f"{self.max_scheduled_tokens} tokens in a step, and {drafts} drafts after the newest token",
-                accepted=f"{drafts + 1} or more, for each request that runs at once",
-                fix="Raise it, leave it out, or ask for fewer drafts with max_draft_tokens.",
-            )
         if drafts > capacity and not (self.drafter and self.state_update_capacity is None):
             raise ExportError(
                 "More drafts are asked for than the linear layers could take back.",
@@ -171,9 +159,34 @@ class BuildOptions:
             )
 
 
-def _other_kind(option: str, path: str) -> bool:
-    """Whether an option is of another kind of drafter than the one that the path's option takes."""
-    return path != DRAFTER_PATHS[0] and option.split("_")[0] not in ("drafter", path.split("_")[0])
+def check_step(scheduled: int | None, drafts: int) -> None:
+    """See that a step has room for the newest token of a request and all its drafts.
+
+    Raises:
+        ExportError: It has not; the Engine would draft less, in silence.
+    """
+    if scheduled is not None and scheduled <= drafts:
+        raise ExportError(
+            "A step has no room for the drafts of one request.",
+            where=f"--extra_options max_scheduled_tokens={scheduled}",
+            found=f"{scheduled} tokens in a step, and {drafts} drafts after the newest token",
+            accepted=f"{drafts + 1} or more, for each request that runs at once",
+            fix="Raise it, leave it out, or ask for fewer drafts with max_draft_tokens.",
+        )
+
+
+def _without_its_drafter(strange: list[Option], path: Option | None) -> ExportError:
+    """Options of a drafter, or of a kind of drafter, that is not there."""
+    names, kinds = ", ".join(option.name for option in strange), strange[0].scope.kinds
+    fitting = [option.name for option in OPTIONS if option.takes and set(option.takes) <= set(kinds)]
+    beside = f" with {path.name}" if path else " without a drafter"
+    return ExportError(
+        "Options of a drafter are given without it.",
+        where=f"--extra_options {strange[0].name}",
+        found=f"{names}{beside}",
+        accepted=f"{strange[0].name} with {drafter_of(kinds)}",
+        fix=f"Add {any_of([f'{name}=FOLDER' for name in fitting])}, or leave {names} out.",
+    )
 
 
 def _one_of(flag: str, value: str, accepted: Sequence[str]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from builder.option_table import DRAFTER_OPTIONS, DRAFTER_PATHS, parse_extra_options
+from builder.option import written
+from builder.option_table import DRAFTER_PATHS, OPTIONS, parse_extra_options
 from builder.options import BuildOptions
 from onnxkit.json_object import JsonObject
 
@@ -24,7 +24,8 @@ def recorded_request(manifest: JsonObject, target: Path, drafter: Path | None) -
     options = dict(manifest.section("options").data)
     paths = [name for name in DRAFTER_PATHS if options.pop(name, None) is not None]
     if paths and drafter is None:
-        options = {name: value for name, value in options.items() if name not in DRAFTER_OPTIONS}
+        of_drafters = {option.name for option in OPTIONS if option.scope.kinds}
+        options = {name: value for name, value in options.items() if name not in of_drafters}
     if paths and drafter is not None:
         options[paths[0]] = drafter
     return BuildOptions(
@@ -32,12 +33,5 @@ def recorded_request(manifest: JsonObject, target: Path, drafter: Path | None) -
         precision=manifest.string("precision"),
         provider=manifest.string("execution_provider"),
         input=target,
-        **parse_extra_options([f"{name}={_text(value)}" for name, value in options.items()]),
+        **parse_extra_options([f"{name}={written(value)}" for name, value in options.items()]),
     )
-
-
-def _text(value: Any) -> str:
-    """A value as the command line has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

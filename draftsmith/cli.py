@@ -179,7 +179,7 @@ def _run_speculate(arguments: argparse.Namespace) -> int:
     result = speculate(arguments.export, prompts, arguments.max_new_tokens, arguments.baseline, arguments.provider)
     for prompt, text in zip(result.prompts, result.texts, strict=True):
         print(f"--- {prompt}\n{text}")
-    print("---", *result.acceptance.lines(), sep="\n")
+    print("---", *result.lines(), sep="\n")
     if result.differing is not None:
         same = len(prompts) - len(result.differing)
         print(f"tokens with and without drafts are equal for {same} of {len(prompts)} prompts")

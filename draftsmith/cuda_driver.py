@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from builder.sizes import readable
+from onnxkit.sizes import readable
 from onnxkit.systems import on_linux, system
 
 LIBRARY = "libcuda.so.1"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from builder.drafter import Drafter, plan_drafter
-from builder.qwen35.borders import TargetOptions
-from builder.qwen35.config import ARCHITECTURES, read_target_config, text_section
-from builder.qwen35.keys import KEYS as TARGET_KEYS
-from builder.qwen35.names import EMBEDDING, HEAD, find_names
-from builder.qwen35.norms import check_norms
-from builder.qwen35.packed import build_packed
+from builder.drafter import Drafter
+from builder.drafter_graph import plan_drafter
+from builder.families import FAMILIES, family_of
+from builder.family import TargetFamily, TargetOptions
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.dialects import KEYS as DRAFTER_KEYS
 from drafters.checkpoint.dialects.dialect import architecture
-from drafters.checkpoint.identify import TITLES
-from drafters.checkpoint.keys import DSPARK, SECTIONS
-from drafters.checkpoint.reading import Identity, identity, read_identified
-from drafters.graph.drafter import DrafterOptions
+from drafters.checkpoint.identity import Identity, identity
+from drafters.checkpoint.keys import SECTIONS
+from drafters.checkpoint.kinds import Family
+from drafters.checkpoint.reading import read_identified
+from drafters.graph.graph_io import DrafterOptions
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Key, Table, Use, one_of, short
-from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
+from onnxkit.weights.tensor_plan import TensorPlan
 
 # Stands for the block of a drafter whose config does not say it: only an export must know.
 _ANY_BLOCK = 2
@@ -41,53 +41,57 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     """
     checkpoint = Checkpoint(folder, "FOLDER")
     yield f"{folder}: {len(checkpoint.tensors)} tensors, {_types(checkpoint)}"
-    if architecture(checkpoint.config) in ARCHITECTURES:
-        yield from _target(checkpoint)
+    if family := family_of(checkpoint.config):
+        yield from _target(checkpoint, family)
     else:
         yield from _drafter(checkpoint, block_size)
     checkpoint.check_unchanged()
 
 
-def _target(checkpoint: Checkpoint) -> Iterator[str]:
+def _target(checkpoint: Checkpoint, family: TargetFamily) -> Iterator[str]:
     config = checkpoint.config
-    name = architecture(config)
-    yield f"It is     a Qwen 3.5 target, by architectures: {name}"
-    text = text_section(config, name)
-    sections = [config] if text is config else [config, text]
-    yield from _keys(TARGET_KEYS, sections)
-    read = read_target_config(config)
-    names = find_names(checkpoint, read)
-    check_norms(checkpoint, read, names)
+    yield f"It is     a {family.title} target, by architectures: {architecture(config)}"
+    sections = family.sections(config)
+    yield from _keys(family.keys, sections)
+    target = family.open(checkpoint)
     yield "Config"
     origins = {key: section.place(key) for section in sections for key in section.data if key in section}
-    yield from _fields(read, TARGET_KEYS, origins)
-    yield f"  {'text model':<24} {names.prefix or '(no prefix)'}*; the head is {names.head}"
-    yield from _notes(names.notes)
-    style = Style(BF16)
-    _, module = build_packed(read, TargetOptions(1, True, False, names.tied, style, page_size=16))
-    plan_tensors(module, checkpoint, names)
-    yield from _notes(tuple(checkpoint.index_notes()))
-    yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
+    yield from _fields(target.config, family.keys, origins)
+    yield f"  {'text model':<24} {target.stored_as}"
+    yield from _notes(target.notes)
+    model = target.build(TargetOptions(1, True, False, target.tied, Precision.dense(BF16), page_size=16), True)
+    yield from _tensors(checkpoint, plan_tensors(model.graph, checkpoint, target.stored_name, target.left_out))
 
 
 def _drafter(checkpoint: Checkpoint, block_size: int | None) -> Iterator[str]:
     found = identity(checkpoint)
-    yield f"It is     a {TITLES[found.family]} drafter, by {found.family_reason}"
+    yield f"It is     a {found.family.label} drafter, by {found.family_reason}"
     yield f"Made by   {found.dialect.name}, by {found.dialect_reason}"
-    yield from _keys(DRAFTER_KEYS, found.homes.sections, found)
-    unsaid = block_size is None and "block_size" not in found.homes
+    yield from _keys(DRAFTER_KEYS, found.sections.parts, found)
+    unsaid = block_size is None and "block_size" not in found.sections
     config = read_identified(checkpoint, found, block_size=_ANY_BLOCK if unsaid else block_size)
     yield "Config"
-    yield from _fields(config, DRAFTER_KEYS, found.homes.origins, skipped=("block_size",) if unsaid else ())
+    yield from _fields(config, DRAFTER_KEYS, found.sections.origins, skipped=("block_size",) if unsaid else ())
     yield from _meaning(config, unsaid=unsaid)
     renamed = {name: stored for name, stored in found.names.stored.items() if name != stored}
     if renamed:
         name, stored = next(iter(renamed.items()))
         yield f"Names     {len(renamed)} tensors are stored under other names, such as {stored} for {name}"
     yield from _notes(config.notes[1:])
-    plan_drafter(Drafter(checkpoint, config, config.block_size), DrafterOptions(BF16, 1, 16, EMBEDDING, HEAD))
-    yield from _notes(tuple(checkpoint.index_notes()))
+    graph_options = DrafterOptions(Precision.dense(BF16), 1, 16, FAMILIES[0].embedding, FAMILIES[0].head)
+    _, plan = plan_drafter(Drafter(checkpoint, config, config.block_size, found.left_out), graph_options)
+    yield from _tensors(checkpoint, plan)
+
+
+def _tensors(checkpoint: Checkpoint, plan: TensorPlan) -> Iterator[str]:
+    """What becomes of each stored tensor in an export in bf16."""
+    yield from _notes(tuple(plan.index_notes()))
     yield f"Tensors   all {len(checkpoint.tensors)} are read or left out on purpose"
+    taken = Counter(made.fate for made in plan.initializers.values() for _ in made.sources)
+    for fate, count in taken.items():
+        yield f"  {count:>5} {fate}"
+    for reason, count in Counter(plan.left_out.values()).items():
+        yield f"  {count:>5} left out: {reason}"
 
 
 def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
@@ -99,7 +103,11 @@ def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
         yield f"Drafts    not known, {rows}: an export needs drafter_block_size=N, the N of its trainer's command"
     else:
         yield f"Drafts    {config.num_draft_tokens} of a block of {config.block_size}: {rows}"
-    known = "" if config.kind == config.family else f", which has no kind for {TITLES[config.family]} of this form"
+    known = (
+        ""
+        if config.kind.value == config.family.value
+        else f", which has no kind for {config.family.label} of this form"
+    )
     yield f"Runs as   {config.kind}.onnx in the runtime{known}"
 
 
@@ -156,7 +164,7 @@ def _use(key: Key, value: object, found: Identity | None) -> str:
         return Use.CHECKED.value
     if found and key.families and found.family not in key.families:
         return (Use.CHECKED if one_of(value, key.accepted) else Use.REFUSED).value
-    if found and found.family == DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
+    if found and found.family == Family.DSPARK and key.name in ("output_multiplier", "final_logit_softcapping"):
         return Use.NO_EFFECT.value
     return key.use.value
 

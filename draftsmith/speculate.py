@@ -10,68 +10,12 @@ from pathlib import Path
 
 import onnxruntime_genai as og
 
-from draftsmith.validation.engine import EngineRun, run_engine
+from draftsmith.acceptance import Acceptance
+from draftsmith.validation.engine import run_engine
 from draftsmith.validation.widen import widen
 from draftsmith.verify.alone import without_drafter
 from draftsmith.verify.folder import CONFIG, open_export
 from onnxkit.errors import ExportError
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """What the drafts of a run were worth.
-
-    Attributes:
-        histogram: How many rounds accepted 0, 1, 2, ... drafts.
-        proposed: Drafts that were proposed.
-        passes: Passes of the target over one request, without drafts: one for each token but the first of a text.
-    """
-
-    histogram: tuple[int, ...]
-    proposed: int
-    passes: int
-
-    @property
-    def rounds(self) -> int:
-        """Passes of the target that checked drafts."""
-        return sum(self.histogram)
-
-    @property
-    def accepted(self) -> int:
-        """Drafts that were accepted."""
-        return sum(length * count for length, count in enumerate(self.histogram))
-
-    @property
-    def mean(self) -> float:
-        """The mean accepted length of a round."""
-        return self.accepted / self.rounds if self.rounds else 0.0
-
-    def by_position(self) -> list[float]:
-        """For each position of a block, the share of rounds that accepted it (and so all before it)."""
-        return [sum(self.histogram[i:]) / self.rounds if self.rounds else 0.0 for i in range(1, len(self.histogram))]
-
-    def lines(self) -> list[str]:
-        """For people."""
-        most = max(self.histogram) or 1
-        bars = [
-            f"  {length}  {count:>6}  {'#' * round(40 * count / most)}" for length, count in enumerate(self.histogram)
-        ]
-        positions = "  ".join(f"{i + 1}: {share:.0%}" for i, share in enumerate(self.by_position()))
-        share = self.accepted / self.passes if self.passes else 0.0
-        return [
-            f"drafts proposed {self.proposed}, accepted {self.accepted}, in {self.rounds} rounds",
-            f"mean accepted length {self.mean:.2f}",
-            "accepted length, rounds:",
-            *bars,
-            f"accepted by position  {positions}",
-            f"target passes {self.passes - self.accepted} of {self.passes} without drafts: {share:.0%} saved",
-        ]
-
-
-def acceptance(run: EngineRun) -> Acceptance:
-    """What the drafts of an Engine's run were worth."""
-    passes = sum(max(len(tokens) - 1, 0) for tokens in run.tokens)
-    return Acceptance(tuple(run.accepted_lengths()), run.count("draft_tokens_proposed"), passes)
 
 
 @dataclass(frozen=True)
@@ -82,13 +26,27 @@ class Speculation:
         prompts: The prompts.
         texts: What follows each.
         acceptance: The drafts' worth.
+        proposed: Drafts that were proposed.
+        passes: Passes of the target over one request, without drafts: one for each token but the first of a text.
         differing: Prompts whose tokens without drafts differ; None where there was no such run.
     """
 
     prompts: tuple[str, ...]
     texts: tuple[str, ...]
     acceptance: Acceptance
+    proposed: int
+    passes: int
     differing: tuple[int, ...] | None
+
+    def lines(self) -> list[str]:
+        """For people: what was proposed and accepted, and how many passes of the target that saves."""
+        found = self.acceptance
+        share = found.accepted / self.passes if self.passes else 0.0
+        return [
+            f"drafts proposed {self.proposed}, accepted {found.accepted}, in {found.rounds} rounds",
+            *found.lines(),
+            f"target passes {self.passes - found.accepted} of {self.passes} without drafts: {share:.0%} saved",
+        ]
 
 
 def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool, provider: str = "cpu") -> Speculation:
@@ -127,7 +85,9 @@ def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool, 
             alone = run_engine(without_drafter(ran, Path(work) / "alone"), ids, count)
             differing = tuple(i for i, (a, b) in enumerate(zip(run.tokens, alone.tokens, strict=True)) if a != b)
         texts = tuple(tokenizer.decode(tokens) for tokens in run.tokens)
-    return Speculation(tuple(prompts), texts, acceptance(run), differing)
+    passes = sum(max(len(tokens) - 1, 0) for tokens in run.tokens)
+    found = Acceptance(tuple(run.accepted_lengths()))
+    return Speculation(tuple(prompts), texts, found, run.count("draft_tokens_proposed"), passes, differing)
 
 
 def _check_lengths(context: int, ids: list[list[int]], count: int) -> None:

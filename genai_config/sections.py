@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,11 +172,6 @@ class Model:
     dflash2: BlockDrafter | None = None
     dspark: BlockDrafter | None = None
 
-    @property
-    def drafter(self) -> BlockDrafter | None:
-        """The block drafter, of which there is one at the most."""
-        return self.dflash2 or self.dspark
-
 
 @dataclass(frozen=True)
 class Search:
@@ -232,19 +228,17 @@ class GenaiConfig:
         """The file's text."""
         return json.dumps(_without_none(dataclasses.asdict(self)), indent=4) + "\n"
 
-    def sharing(self, tensors: tuple[SharedInitializer, ...]) -> GenaiConfig:
-        """The same configuration with tensors that decoder and drafter share."""
+    def sharing(self, tensors: Mapping[str, tuple[SharedInitializer, ...]]) -> GenaiConfig:
+        """The same configuration with the tensors that graphs share, by the name of each graph's section.
 
-        def share(drafter: BlockDrafter | None) -> BlockDrafter | None:
-            return dataclasses.replace(drafter, shared_initializers=tensors) if drafter else None
-
-        model = dataclasses.replace(
-            self.model,
-            decoder=dataclasses.replace(self.model.decoder, shared_initializers=tensors),
-            dflash2=share(self.model.dflash2),
-            dspark=share(self.model.dspark),
-        )
-        return dataclasses.replace(self, model=model)
+        A section that can say what its graph shares does so, be it nothing.
+        """
+        sections = {}
+        for role, shared in tensors.items():
+            section = getattr(self.model, role)
+            if shared or hasattr(section, "shared_initializers"):
+                sections[role] = dataclasses.replace(section, shared_initializers=shared)
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, **sections))
 
 
 def graph_names(section: Decoder | BlockDrafter) -> tuple[set[str], set[str]]:

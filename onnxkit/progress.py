@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 
+from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
 
 # Seconds between two lines where stderr is no terminal, as in a CI job.
@@ -95,7 +96,7 @@ class _Lines:
         self._ended.set()
         self._thread.join()
         if self._printed and error is None:
-            _tell(f"{self._title}: {_size(self._done)} in {self._seconds():.0f} s")
+            _tell(f"{self._title}: {readable(self._done)} in {self._seconds():.0f} s")
 
     def add(self, count: int) -> None:
         """Note that so many bytes more are done."""
@@ -109,11 +110,15 @@ class _Lines:
 
     def _line(self) -> str:
         rate = self._done / max(self._seconds(), 1e-9)
-        parts = [_size(self._done)]
+        parts = [readable(self._done)]
         if self._total:
             left = f"about {max(self._total - self._done, 0) / rate:.0f} s left" if rate else "nothing yet"
-            parts = [f"{min(self._done / self._total, 1):.0%}", f"{_size(self._done)} of {_size(self._total)}", left]
-        return f"{self._title}: {', '.join([*parts, f'{_size(rate)}/s'])}"
+            parts = [
+                f"{min(self._done / self._total, 1):.0%}",
+                f"{readable(self._done)} of {readable(self._total)}",
+                left,
+            ]
+        return f"{self._title}: {', '.join([*parts, f'{readable(int(rate))}/s'])}"
 
     def _seconds(self) -> float:
         return time.monotonic() - self._start
@@ -122,14 +127,6 @@ class _Lines:
 def _tell(line: str) -> None:
     """A line on stderr, written at once: other threads write there, too."""
     sys.stderr.write(f"{line}\n")
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 class _Steps(logging.Handler):
@@ -169,7 +166,7 @@ class Groups:
         self._left[group] -= 1
         if not self._left[group]:
             count = self._counts[group]
-            self._log(f"  {group}: {f'{count} tensors, ' if count > 1 else ''}{_size(self._bytes[group])}")
+            self._log(f"  {group}: {f'{count} tensors, ' if count > 1 else ''}{readable(self._bytes[group])}")
 
 
 def _layer(name: str) -> str:

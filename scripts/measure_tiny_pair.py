@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from builder.cli import main as build
+from draftsmith.acceptance import Acceptance
 from draftsmith.validation.engine import EngineRun, run_engine
 from draftsmith.validation.reference import greedy, load_reference, operator_epsilon
 from draftsmith.validation.widen import widen
-from scripts.pair.acceptance import accepted_lengths, histogram_of
+from scripts.pair.acceptance import accepted_lengths
 
 COUNT = 64
 BATCH = 4  # prompts at once, as many as a lowered export takes
@@ -50,7 +51,7 @@ def main() -> None:
         runs = run_pair(pair / "target", pair / kind, prompts)
         same = sum(a == b for a, b in zip([text for run in runs for text in run.tokens], wanted, strict=True))
         engine = [sum(column) for column in zip(*(run.accepted_lengths() for run in runs), strict=True)]
-        reference = histogram_of(accepted_lengths(pair / "target", pair / kind, prompts, COUNT, cut=True))
+        reference = Acceptance.of(accepted_lengths(pair / "target", pair / kind, prompts, COUNT, cut=True))
         print(f"{kind}: {same} of {len(wanted)} texts are what transformers says")
         for name in ("rounds", "draft_tokens_proposed"):
             print(f"  {name}: {sum(run.count(name) for run in runs)}")

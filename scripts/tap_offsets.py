@@ -22,8 +22,8 @@ from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.running import Running
 from draftsmith.verify.target import check_target
-from scripts.faults.graphs import edited, move_all_taps, move_tap
-from scripts.verify_faults import PAIR, Pair, make_pair
+from tests.faults.graphs import edited, move_all_taps, move_tap
+from tests.faults.trying import PAIR, Pair, make_pair
 
 TOKENS = 96
 

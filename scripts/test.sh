@@ -12,4 +12,4 @@ make_venv "$venv" cpu,verify,dev
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
 "$venv/bin/mypy"
-"$venv/bin/python" -m pytest "$@"
+"$venv/bin/python" -m pytest --numprocesses 2 "$@"

@@ -26,8 +26,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from draftsmith.acceptance import Acceptance
 from draftsmith.validation.reference import load_reference
-from scripts.pair.acceptance import accepted_lengths, histogram_of
+from scripts.pair.acceptance import accepted_lengths
 from scripts.pair.continuations import Continuations, continuations
 from scripts.pair.curves import draw
 from scripts.pair.drafter_training import drafter_config, rounded, train_drafter, write_drafter
@@ -123,7 +124,7 @@ class Run:
             steps = self.arguments.drafter_steps
             drafter, log = train_drafter(config, tables, data, held_out, steps, DRAFTER_RATE)
             worst = write_drafter(self.out / kind, raw, rounded(drafter), held_out)
-            acceptance = histogram_of(accepted_lengths(self.out / "target", self.out / kind, prompts, SAID))
+            acceptance = Acceptance.of(accepted_lengths(self.out / "target", self.out / kind, prompts, SAID))
             found = {"difference_from_reference": float(f"{worst:.1e}"), "acceptance": acceptance.as_json()}
             print(kind, found, flush=True)
             self.logs[kind] = log

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 Written = tuple[Json, Tensors]
 Writer = Callable[[Json, Json, Tensors, str], Written]

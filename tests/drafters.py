@@ -10,19 +10,21 @@ import onnx_ir as ir
 import torch
 from safetensors.torch import load_file
 
-from builder.drafter import Drafter, plan_drafter
+from builder.drafter import Drafter
+from builder.drafter_graph import plan_drafter
 from drafters.checkpoint.config import DrafterConfig
-from drafters.checkpoint.reading import read_drafter
-from drafters.graph.drafter import DrafterOptions
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.reading import read_identified
+from drafters.graph.graph_io import DrafterOptions
 from draftsmith.validation.draft_session import DraftSession
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.widen import widen_graph
 from onnxkit.layers.graph import BF16
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.save import save, shared_parameters
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import PREFIX, TINY
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 Change = Callable[[Json], object]
 
@@ -94,20 +96,24 @@ def alone(
 ) -> Alone:
     """Build the graph of the drafter in ``folder`` with pages of any size, lower it, and load the reference."""
     checkpoint = Checkpoint(folder)
-    config = read_drafter(checkpoint, 4)
+    found = identity(checkpoint)
+    config = read_identified(checkpoint, found, 4)
     shortened = config.shortened(drafts) if drafts else config
     names = ("model.embed_tokens.weight", "model.embed_tokens.weight" if tied else "lm_head.weight")
-    model = plan_drafter(
-        Drafter(checkpoint, shortened, config.block_size), DrafterOptions(dtype, 1200 - config.block_size, page, *names)
+    model, plan = plan_drafter(
+        Drafter(checkpoint, shortened, config.block_size, found.left_out),
+        DrafterOptions(Precision.dense(dtype), 1200 - config.block_size, page, *names),
     )
     tables = [target_table("embedding"), target_table("embedding" if tied else "head")]
     rounded = [table.to(torch.float16 if dtype == ir.DataType.FLOAT16 else torch.bfloat16).float() for table in tables]
-    for shared in shared_parameters(model):
-        value = rounded[names.index(str(shared.name))]
-        shared.const_value = ir.Tensor(value.numpy(), name=shared.name)
-        shared.type = ir.TensorType(ir.DataType.FLOAT)
+    for name, value in model.graph.initializers.items():
+        value.const_value = plan.initializers[name].tensor
+    for name in plan.shared:
+        value = model.graph.initializers[name]
+        value.const_value = ir.Tensor(rounded[names.index(name)].numpy(), name=name)
+        value.type = ir.TensorType(ir.DataType.FLOAT)
     widen_graph(model.graph)
     lower_graph(model)
     out.mkdir()
-    save(model, out / "drafter.onnx")
+    ir.save(model, out / "drafter.onnx", external_data="drafter.onnx.data")
     return Alone(out / "drafter.onnx", shortened, load_drafter(folder, shortened, rounded[0], rounded[1]))

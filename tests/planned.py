@@ -10,28 +10,27 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript import nn
 
-from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
+from builder.family import TargetOptions
 from builder.qwen35.config import TargetConfig, read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from builder.resolved import DTYPE_OF
 from drafters.checkpoint.config import DrafterConfig
-from drafters.checkpoint.names import draft_names
-from drafters.checkpoint.reading import read_drafter
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.reading import read_identified
 from drafters.graph.build import build_drafter
-from drafters.graph.drafter import DrafterOptions
+from drafters.graph.graph_io import DrafterOptions
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
-from onnxkit.layers.basic import Style
 from onnxkit.layers.graph import BF16
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.limits import limits
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.safetensors_file import StoredTensor, read_header
 from onnxkit.weights.sources import Sources
-from scripts.make_tiny_drafter import Tensors
+from tests.tiny_drafter import Tensors
 
 Json = dict[str, Any]
 Headers = dict[str, StoredTensor]
@@ -68,33 +67,35 @@ def checkpoint(config: Json, headers: Headers) -> Checkpoint:
     made = Checkpoint.__new__(Checkpoint)
     made.folder, made.option, made.sources = NOWHERE, "-i", Sources(NOWHERE)
     made.config = JsonObject(copy.deepcopy(config), "config.json", limits(headers.values()))
-    made.tensors, made.astray, made.claimed = dict(headers), {}, set()
+    made.tensors, made.astray = dict(headers), {}
     return made
 
 
 @cache
-def _drafter_module(config: DrafterConfig) -> nn.Module:
-    return build_drafter(config, DrafterOptions(BF16, 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared"))[1]
+def _drafter_graph(config: DrafterConfig) -> ir.Graph:
+    options = DrafterOptions(Precision.dense(BF16), 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
+    return build_drafter(config, options).graph
 
 
 def plan_drafter(config: Json, headers: Headers, block: int | None = None) -> Outcome:
     """Read and plan a drafter."""
     made = checkpoint(config, headers)
     try:
-        read = read_drafter(made, block_size=block)
+        found = identity(made)
+        read = read_identified(made, found, block_size=block)
         plain = replace(read, notes=())
         if len(plain.layers) > 4 or plain.hidden_size > 1024 or plain.block_size > 64:
             return Outcome(plain, read.notes)  # a graph of this size is not worth its time; its shapes fit nothing
-        plan_tensors(_drafter_module(plain), made, draft_names(made))
+        plan_tensors(_drafter_graph(plain), made, found.names, found.left_out)
     except ExportError as error:
         return Outcome(error=str(error))
     return Outcome(plain, read.notes)
 
 
 @cache
-def _target_module(config: TargetConfig, tied: bool) -> nn.Module:
-    options = TargetOptions(64, True, False, tied, Style(DTYPE_OF["bf16"]), (), 16, 0)
-    return build_packed(config, options)[1]
+def _target_graph(config: TargetConfig, tied: bool) -> ir.Graph:
+    options = TargetOptions(64, True, False, tied, Precision.dense(DTYPE_OF["bf16"]), (), 16, 0)
+    return build_packed(config, options).graph
 
 
 def plan_target(config: Json, headers: Headers) -> Outcome:
@@ -106,7 +107,7 @@ def plan_target(config: Json, headers: Headers) -> Outcome:
         plain = replace(read, notes=())
         if len(plain.layer_types) > 16 or plain.hidden_size > 1024:
             return Outcome(plain, names.notes)
-        plan_tensors(_target_module(replace(plain, eos_token_ids=()), names.tied), made, names)
+        plan_tensors(_target_graph(replace(plain, eos_token_ids=()), names.tied), made, names, names.left_out)
     except ExportError as error:
         return Outcome(error=str(error))
     return Outcome((plain, names.tied), names.notes)
@@ -114,7 +115,9 @@ def plan_target(config: Json, headers: Headers) -> Outcome:
 
 def graph_text(config: DrafterConfig) -> str:
     """A drafter's graph as text, its inputs, outputs and constants included."""
-    model, _ = build_drafter(config, DrafterOptions(BF16, 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared"))
+    model = build_drafter(
+        config, DrafterOptions(Precision.dense(BF16), 64, 16, "model.embed_tokens.weight", "lm_head.weight.shared")
+    )
     constants = [
         (name, value.const_value.numpy().tolist() if value.const_value is not None else str(value.shape))
         for name, value in model.graph.initializers.items()

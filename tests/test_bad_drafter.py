@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from onnxkit.weights import streamed
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import TINY
 from tests.dialects import with_sinks
 from tests.drafters import Change, drafter, own, sliding, top
-from tests.test_bad_input import refused
+from tests.refusals import refused
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 
 @pytest.fixture(autouse=True)

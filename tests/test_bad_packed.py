@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import TINY
-from tests.test_bad_input import refused
+from tests.refusals import refused
 
 PACKED = "use_paged_attention=true"
 

@@ -105,8 +105,8 @@ def test_no_bar_where_nobody_looks(tmp_path: Path) -> None:
 
 def test_a_bug_shows_its_traceback(tmp_path: Path) -> None:
     code = (
-        "import builder.qwen35.dense as dense, builder.export, sys\n"
-        "builder.export.build_dense = lambda *_: 1 / 0\n"
+        "import builder.qwen35.family, sys\n"
+        "builder.qwen35.family.build_dense = lambda *_: 1 / 0\n"
         "from builder.cli import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )

@@ -9,26 +9,26 @@ import pytest
 
 from drafters.checkpoint import conventions
 from drafters.checkpoint.config import DSpark, LayerAttention
-from drafters.checkpoint.dialects import DIALECTS, KEYS, recognise
-from drafters.checkpoint.homes import Homes
+from drafters.checkpoint.dialects import DIALECTS, recognise
+from drafters.checkpoint.kinds import Family
+from drafters.checkpoint.sections import ConfigSections
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
-from scripts.make_tiny_drafter import Json
 from tests.dialects import PAIRS, WRITERS, family, original, written
+from tests.tiny_drafter import Json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
 
-def homes(config: Json, producer: str = "SpecForge", kind: str = "dspark") -> Homes:
-    dialect = BY_NAME[producer]
-    return Homes(JsonObject(config, "config.json"), KEYS, dialect.renames, dialect.defaults(kind), dialect.name)
+def sections(config: Json, producer: str = "SpecForge", kind: str = "dspark") -> ConfigSections:
+    return ConfigSections(JsonObject(config, "config.json"), BY_NAME[producer], Family(kind))
 
 
-def of(producer: str, kind: str) -> Homes:
+def of(producer: str, kind: str) -> ConfigSections:
     """The keys of one of the fixtures."""
     config, _ = written(producer, kind)
-    return homes(config, WRITERS[producer][1], family(kind))
+    return sections(config, WRITERS[producer][1], family(kind))
 
 
 def message(call: Callable[[], object]) -> str:
@@ -48,7 +48,7 @@ def test_each_convention(producer: str, kind: str) -> None:
     assert conventions.block_size(keys, 8 if producer == "TorchSpec" else None) == 8
     assert conventions.mask_token(keys, 640) == 630
     dialect = BY_NAME[WRITERS[producer][1]]
-    assert conventions.anchor_predicts(keys, dialect, family(kind), 8) == (family(kind) == "dspark")
+    assert conventions.anchor_predicts(keys, dialect, Family(family(kind)), 8) == (family(kind) == "dspark")
     assert conventions.layers(keys, 8) == (LayerAttention(None, False),) * 2
     assert conventions.layer_kinds(keys) == (FULL, FULL)
     rotary = conventions.rotary(keys, 32, (FULL, FULL))
@@ -61,21 +61,6 @@ def test_the_producer_is_told_by_the_config_alone_or_by_a_name(producer: str, ki
     config, tensors = written(producer, kind)
     dialect, reason = recognise(JsonObject(config, "config.json"), list(tensors))
     assert dialect.name == WRITERS[producer][1] and reason
-
-
-@pytest.mark.parametrize("producer", WRITERS)
-def test_every_convention_has_a_table_of_producers(producer: str) -> None:
-    name = {"z-lab / Inco": "z-lab", "NVIDIA ModelOpt": "ModelOpt", "vLLM speculators": "speculators"}
-    title = name.get(WRITERS[producer][1], WRITERS[producer][1].replace("NeMo ", ""))
-    documented = [function.__doc__ or "" for function in (conventions.target_layers, conventions.layers)]
-    assert all(title in text and "====" in text for text in documented)
-    for function in (
-        conventions.block_size,
-        conventions.anchor_predicts,
-        conventions.rotary,
-        conventions.draft_vocabulary,
-    ):
-        assert "====" in (function.__doc__ or "")
 
 
 # --- taps ---
@@ -93,7 +78,7 @@ def test_every_convention_has_a_table_of_producers(producer: str) -> None:
     ],
 )
 def test_taps(keys: Json, expected: tuple[int, ...]) -> None:
-    assert conventions.target_layers(homes(keys)) == expected
+    assert conventions.target_layers(sections(keys)) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,14 +94,14 @@ def test_taps(keys: Json, expected: tuple[int, ...]) -> None:
     ],
 )
 def test_wrong_taps(keys: Json, expected: list[str]) -> None:
-    text = message(lambda: conventions.target_layers(homes(keys)))
+    text = message(lambda: conventions.target_layers(sections(keys)))
     assert all(part in text for part in expected)
 
 
 def test_torchspec_counts_taps_where_others_count_layers() -> None:
     keys = {"target_layer_ids": [1, 3], "num_target_layers": 3, "target_num_hidden_layers": 8}
-    assert "num_target_layers" in message(lambda: conventions.target_layers(homes(keys, "TorchSpec", "dflash")))
-    found = homes(keys | {"num_target_layers": 2}, "TorchSpec", "dflash")
+    assert "num_target_layers" in message(lambda: conventions.target_layers(sections(keys, "TorchSpec", "dflash")))
+    found = sections(keys | {"num_target_layers": 2}, "TorchSpec", "dflash")
     assert conventions.target_layers(found) == (1, 3) and found.integer("num_target_layers") == 8
 
 
@@ -144,8 +129,8 @@ SPECULATORS = {"speculators_config": {"proposal_methods": [{"speculative_tokens"
     ],
 )
 def test_the_anchors_row(producer: str, kind: str, keys: Json, expected: bool) -> None:
-    found = homes(keys, producer, kind)
-    assert conventions.anchor_predicts(found, BY_NAME[producer], kind, 8) is expected
+    found = sections(keys, producer, kind)
+    assert conventions.anchor_predicts(found, BY_NAME[producer], Family(kind), 8) is expected
 
 
 @pytest.mark.parametrize(
@@ -160,8 +145,8 @@ def test_the_anchors_row(producer: str, kind: str, keys: Json, expected: bool) -
     ],
 )
 def test_a_row_alignment_that_is_not_told(keys: Json, kind: str) -> None:
-    found = homes(keys, "vLLM speculators", kind)
-    text = message(lambda: conventions.anchor_predicts(found, BY_NAME["vLLM speculators"], kind, 8))
+    found = sections(keys, "vLLM speculators", kind)
+    text = message(lambda: conventions.anchor_predicts(found, BY_NAME["vLLM speculators"], Family(kind), 8))
     assert "sample_from_anchor" in text or "proposal_methods" in text
 
 
@@ -169,7 +154,7 @@ def test_a_row_alignment_that_is_not_told(keys: Json, kind: str) -> None:
 
 
 def attention(keys: Json, block: int = 8, producer: str = "SpecForge") -> tuple[Any, ...]:
-    layers = conventions.layers(homes({"num_hidden_layers": 2} | keys, producer, "dflash"), block)
+    layers = conventions.layers(sections({"num_hidden_layers": 2} | keys, producer, "dflash"), block)
     return tuple((layer.window, layer.causal) for layer in layers)
 
 
@@ -240,27 +225,27 @@ def test_a_causal_window_may_be_smaller_than_the_block() -> None:
     ("option", "keys", "expected"), [(None, {"block_size": 7}, 7), (16, {}, 16), (7, {"block_size": 7}, 7)]
 )
 def test_block_size(option: int | None, keys: Json, expected: int) -> None:
-    assert conventions.block_size(homes(keys), option) == expected
+    assert conventions.block_size(sections(keys), option) == expected
 
 
 def test_speculators_default_block_is_its_writers_only() -> None:
-    assert conventions.block_size(homes({}, "vLLM speculators"), None) == 8
+    assert conventions.block_size(sections({}, "vLLM speculators"), None) == 8
     for producer in BY_NAME:
         if producer != "vLLM speculators":
-            found = homes({}, producer)
+            found = sections({}, producer)
             assert "block_size" in message(lambda found=found: conventions.block_size(found, None))  # type: ignore[misc]
 
 
 def test_speculators_defaults_are_named() -> None:
-    found = homes({"speculators_model_type": "dspark"}, "vLLM speculators")
+    found = sections({"speculators_model_type": "dspark"}, "vLLM speculators")
     assert (found.integer("markov_rank"), found.number("rms_norm_eps"), found.integer("head_dim")) == (256, 1e-6, 128)
-    assert found.number("rope_theta") == 10000 and "vLLM speculators's default" in found.place("rope_theta")
-    assert "selector_rank" not in found and "selector_rank" in homes({}, "vLLM speculators", "dflash2")
+    assert found.number("rope_theta") == 10000 and "the default of vLLM speculators" in found.place("rope_theta")
+    assert "selector_rank" not in found and "selector_rank" in sections({}, "vLLM speculators", "dflash2")
 
 
 def test_a_default_does_not_contradict_a_section() -> None:
     for rope in ({"rope_theta": 1e6}, {FULL: {"rope_theta": 1e6}}):
-        found = homes({"transformer_layer_config": {"rope_parameters": rope}}, "vLLM speculators")
+        found = sections({"transformer_layer_config": {"rope_parameters": rope}}, "vLLM speculators")
         assert conventions.rotary(found, 32, (FULL,)).theta == 1e6
 
 
@@ -275,13 +260,13 @@ def test_a_default_does_not_contradict_a_section() -> None:
     ],
 )
 def test_rotary_embeddings_by_kind_of_layer(rope: Json, kinds: tuple[str, ...], expected: list[str]) -> None:
-    found = homes({"rope_parameters": rope, "max_position_embeddings": 64})
+    found = sections({"rope_parameters": rope, "max_position_embeddings": 64})
     text = message(lambda: conventions.rotary(found, 32, kinds))
     assert all(part in text for part in expected)
 
 
 def test_the_entry_of_the_kind_in_use_counts() -> None:
-    found = homes({"rope_parameters": {FULL: {"rope_theta": 1e6}, SLIDING: {"rope_theta": 1e4}}})
+    found = sections({"rope_parameters": {FULL: {"rope_theta": 1e6}, SLIDING: {"rope_theta": 1e4}}})
     assert conventions.rotary(found, 32, (SLIDING, SLIDING)).theta == 1e4
 
 
@@ -289,13 +274,13 @@ def test_the_entry_of_the_kind_in_use_counts() -> None:
     ("size", "mapped", "expected"), [(640, False, None), (None, False, None), (704, False, 704), (320, True, 320)]
 )
 def test_vocabulary(size: int | None, mapped: bool, expected: int | None) -> None:
-    assert conventions.draft_vocabulary(homes({"draft_vocab_size": size}), 640, mapped) == expected
+    assert conventions.draft_vocabulary(sections({"draft_vocab_size": size}), 640, mapped) == expected
 
 
 @pytest.mark.parametrize(("size", "mapped"), [(320, False), (704, True), (640, True), (None, True), ("320", True)])
 def test_wrong_vocabulary(size: object, mapped: bool) -> None:
     assert "draft_vocab_size" in message(
-        lambda: conventions.draft_vocabulary(homes({"draft_vocab_size": size}), 640, mapped)
+        lambda: conventions.draft_vocabulary(sections({"draft_vocab_size": size}), 640, mapped)
     )
 
 

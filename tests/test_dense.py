@@ -11,18 +11,18 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
+from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.dense import build_dense
 from builder.qwen35.names import find_names
+from builder.resolved import DTYPE_OF
 from draftsmith.validation.dense_session import DenseSession
 from draftsmith.validation.reference import entering_streams, load_reference
 from draftsmith.validation.session import Array
 from draftsmith.validation.widen import widen
-from onnxkit.layers.basic import Style
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
+from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.save import save
 from tests.checkpoints import (
     PREFIX,
@@ -197,13 +197,13 @@ def test_without_stacking_every_projection_is_a_stored_tensor(tmp_path: Path, re
     checkpoint = Checkpoint(TINY)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
-    style = Style(ir.DataType.FLOAT, stacked=False)
-    model, module = build_dense(config, TargetOptions(128, False, False, False, style))
-    plan_tensors(module, checkpoint, names)
+    precision = Precision.dense(ir.DataType.FLOAT, stacked=False)
+    model = build_dense(config, TargetOptions(128, False, False, False, precision))
+    plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:
         if name.endswith("proj.weight"):
             assert names(name) in checkpoint.tensors
-    save(model, tmp_path / "model.onnx")
+    save(model, tmp_path / "model.onnx", plan)
     assert largest_error(tmp_path, reference) < LIMIT
 
 

@@ -19,8 +19,8 @@ from draftsmith.doctor.findings import Findings, State
 from draftsmith.doctor.probe import without_weights
 from draftsmith.doctor.run import doctor, run_probe
 from draftsmith.verify.folder import open_export
-from scripts.verify_faults import PAIR
 from tests.checkpoints import TINY
+from tests.faults.trying import PAIR
 from tests.output_folders import read
 from tests.runtime import export
 from tests.test_cuda_runtime import B200, GOOD, H100, with_gpus

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from draftsmith.validation.reference import greedy, load_reference, operator_epsilon
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.checkpoints import TINY, tie, variant, without_head
 from tests.dialects import (
     original,
@@ -24,10 +23,11 @@ from tests.dialects import (
     write_as,
 )
 from tests.drafters import alone, sliding, target_table
+from tests.refusals import refused
 from tests.runtime import export
-from tests.test_bad_input import refused
 from tests.test_draft_engine import COUNT, PROMPTS, run
 from tests.test_drafters import F16, LIMIT, THREE_STEPS, largest_error
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 Part = Callable[[Json, Tensors], object]
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
-from builder.drafter import Drafter, settle
+from builder.drafter import Drafter
 from builder.drafter_cost import DrafterCost
 from builder.options import BuildOptions
+from builder.resolved import Resolved, beside_drafter
 from drafters.checkpoint.config import DFlash2, DrafterConfig, DSpark, LayerAttention
 from draftsmith.validation.engine import run_engine
 from draftsmith.validation.widen import widen
 from onnxkit.errors import ExportError
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY
 
@@ -41,8 +42,8 @@ CONFIG = DrafterConfig(
 FULL = (LayerAttention(None, False),) * 5
 
 
-def settled(config: DrafterConfig, context: int, max_batch_size: int | None = None) -> tuple[BuildOptions, DrafterCost]:
-    drafter = Drafter(Checkpoint(TINY), config, config.block_size)
+def settled(config: DrafterConfig, context: int, max_batch_size: int | None = None) -> tuple[Resolved, DrafterCost]:
+    drafter = Drafter(Checkpoint(TINY), config, config.block_size, {})
     asked = BuildOptions(
         output=Path("o"),
         precision="bf16",
@@ -51,7 +52,7 @@ def settled(config: DrafterConfig, context: int, max_batch_size: int | None = No
         drafter_path=Path("d"),
         max_batch_size=max_batch_size,
     )
-    options = settle(asked, drafter, context, 256)
+    options = beside_drafter(asked, drafter, context, 256)
     assert options.max_batch_size is not None
     pages = drafter.ring_pages(context, 256)
     return options, DrafterCost(drafter, 1, 1, 65536, 256, pages, options.max_batch_size)
@@ -61,7 +62,7 @@ def test_a_window_bounds_the_ring() -> None:
     options, cost = settled(CONFIG, 262144)
     assert cost.drafter.token_bytes() == 20480
     assert cost.pages == 10  # 2048 + 2 * 8 positions in pages of 256, and one more
-    assert cost.pool == 16 * 10 * 256 * 20480 and options.max_batch_size == 16
+    assert cost.pool == 838_860_800 and options.max_batch_size == 16
     assert not cost.note(262144)
 
 
@@ -111,12 +112,11 @@ def test_dspark_has_a_ring_only_with_a_window(window: int | None) -> None:
 
 def test_pages_that_are_too_few_for_the_ring() -> None:
     _, cost = settled(CONFIG, 262144)
-    ring = -(-cost.pool // (256 * 65536))
-    cost.check_blocks(ring + 1)
+    cost.check_blocks(51)  # 838.9 MB of rings are 50 of the target's pages of 16.8 MB, and one is left for a text
     cost.check_blocks(None)
     with pytest.raises(ExportError, match="no room") as caught:
-        cost.check_blocks(ring)
-    assert f"takes {ring} for 16 requests" in str(caught.value) and f"{ring + 1} or more" in str(caught.value)
+        cost.check_blocks(50)
+    assert "takes 50 for 16 requests" in str(caught.value) and "51 or more" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["dflash2", "dspark"])
@@ -168,4 +168,4 @@ def test_a_step_has_room_for_the_drafts_that_follow_from_a_drafter() -> None:
         max_scheduled_tokens=7,
     )
     with pytest.raises(ExportError, match="no room for the drafts"):
-        settle(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size), 262144, 256)
+        beside_drafter(asked, Drafter(Checkpoint(TINY), CONFIG, CONFIG.block_size, {}), 262144, 256)

@@ -13,6 +13,7 @@ from draftsmith.validation.reference import greedy, load_reference, operator_eps
 from draftsmith.validation.widen import widen
 from tests.checkpoints import TINY
 from tests.drafters import Change, drafter, own, sliding, yarn
+from tests.nightly import sampled
 from tests.runtime import VOCAB, export, random_ids
 
 COUNT = 24
@@ -51,7 +52,7 @@ CASES: list[tuple[str, tuple[Change, ...], tuple[str, ...], int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "changes", "options", "proposed", "taken"), CASES)
+@pytest.mark.parametrize(("kind", "changes", "options", "proposed", "taken"), sampled(CASES, every=2))
 def test_tokens_are_transformers_own(
     tmp_path: Path,
     wanted: list[list[int]],

@@ -13,16 +13,16 @@ import pytest
 
 from drafters.checkpoint.config import DrafterConfig, DSpark
 from drafters.checkpoint.dialects import KEYS
-from drafters.checkpoint.names import canonical
+from drafters.checkpoint.names import common_names
 from drafters.checkpoint.reading import read_drafter
 from drafters.checkpoint.refused import REFUSED
 from onnxkit.errors import ExportError
 from onnxkit.key_table import Use
 from onnxkit.weights.checkpoint import Checkpoint
-from scripts.make_tiny_drafter import Json, Tensors, make_config, make_tensors, write
 from tests.dialects import original, with_reduced_vocabulary, write_as
 from tests.drafters import alone, own, top
 from tests.test_draft_beyond import folder_of, without_markov
+from tests.tiny_drafter import Json, Tensors, make_config, make_tensors, write
 
 ZERO = np.zeros((8, 8), ml_dtypes.bfloat16)
 Change = Callable[[Json], object]
@@ -237,7 +237,7 @@ def test_by_its_type(tmp_path: Path, kind: object, name: str, key: str) -> None:
     ],
 )
 def test_names(stored: str, meaning: str) -> None:
-    assert canonical(stored) == meaning
+    assert common_names([stored]) == {stored: meaning}
 
 
 def some_prefixed(tensors: Tensors) -> Tensors:

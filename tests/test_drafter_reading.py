@@ -18,8 +18,9 @@ from builder.export import export as run_export
 from builder.options import BuildOptions
 from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark
 from drafters.checkpoint.dialects import DIALECTS
+from drafters.checkpoint.identity import identity
 from drafters.checkpoint.mask_row import MASK_FILE
-from drafters.checkpoint.reading import identity, read_drafter
+from drafters.checkpoint.reading import read_drafter
 from draftsmith.cli import main
 from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon
@@ -33,15 +34,15 @@ from draftsmith.verify.target import check_target, relative
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.torch_file import read_torch_file
-from scripts.make_tiny_drafter import Json, Tensors
 from tests.checkpoints import TINY
 from tests.dialects import with_tables, write_as
 from tests.drafters import alone, drafter, own, sliding, top
 from tests.producers import cases
+from tests.refusals import refused
 from tests.runtime import export, random_ids
-from tests.test_bad_input import refused
 from tests.test_draft_beyond import folder_of, set_key
 from tests.test_drafters import LIMIT, THREE_STEPS, largest_error
+from tests.tiny_drafter import Json, Tensors
 
 Change = Callable[[Json], object]
 
@@ -238,7 +239,7 @@ def test_verl_counts_layers_where_torchspec_counts_taps(tmp_path: Path) -> None:
     folder = changed(folder_of(tmp_path / "d", "dflash"), verl("dflash"))
     checkpoint = Checkpoint(folder)
     found = identity(checkpoint)
-    assert found.dialect.name == "verl-SpeCo" and found.homes.integer("num_target_layers") == 8
+    assert found.dialect.name == "verl-SpeCo" and found.sections.integer("num_target_layers") == 8
     assert config(folder).taps == (2, 4, 6)
     packed(folder, tmp_path / "out")
 
@@ -591,4 +592,6 @@ def test_inspect_without_a_block_size(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "an export needs drafter_block_size=N" in said and "of a block of" not in said
     with pytest.raises(ExportError, match="block_size"):
-        run_export(BuildOptions(tmp_path / "out", "bf16", "cuda", input=TINY, drafter_path=folder))
+        run_export(
+            BuildOptions(output=tmp_path / "out", precision="bf16", provider="cuda", input=TINY, drafter_path=folder)
+        )

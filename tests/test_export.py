@@ -11,8 +11,10 @@ import onnx_ir as ir
 import onnxruntime_genai as og
 import pytest
 
-from builder.runtime_config import check_names
+from builder.package import GraphPlan
 from genai_config.sections import Decoder, DecoderInputs, DecoderOutputs
+from onnxkit.weights.checkpoint import Checkpoint
+from onnxkit.weights.tensor_plan import TensorPlan
 from tests.checkpoints import PREFIX, TINY, Json, Tensors, variant
 from tests.runtime import export
 
@@ -137,7 +139,7 @@ def test_a_config_that_does_not_fit_the_graph_is_a_bug(logits: str, mask: str | 
     graph = ir.Graph(values, [ir.Value(name="logits")], nodes=[])
     decoder = Decoder("m", 1, 1, 1, 1, 1, DecoderInputs("input_ids", mask), DecoderOutputs(logits))
     with pytest.raises(RuntimeError, match="disagree"):
-        check_names(decoder, graph)
+        GraphPlan("decoder", decoder, ir.Model(graph, ir_version=10), TensorPlan({}, {}, {}), Checkpoint(TINY))
 
 
 def test_generation_config_fills_search(tmp_path: Path) -> None:

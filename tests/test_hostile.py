@@ -18,7 +18,8 @@ from onnxkit.text import escaped
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY, Json, variant
 from tests.hostile import DFLASH2, DSPARK, FLOODS, MEMORY, NUMBERS, TARGET, claims, commands, counts, made, run
-from tests.test_bad_input import refused_checkpoint
+from tests.nightly import sampled
+from tests.refusals import refused_checkpoint
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\b\x9b31m\u202e\u200b\x7f"
 
@@ -31,7 +32,7 @@ def harmless(text: str) -> bool:
 # --- memory ---
 
 
-@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize("name", sampled(FLOODS, every=3))
 def test_floods_are_refused_within_the_bounds(tmp_path: Path, name: str) -> None:
     harm, expected = FLOODS[name]
     checkpoint = made(TARGET, tmp_path / "c", harm)

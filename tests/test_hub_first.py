@@ -23,12 +23,12 @@ from builder.provenance import provenance, recorded_name
 from drafters.checkpoint.reading import read_drafter
 from onnxkit.errors import ExportError
 from onnxkit.weights.checkpoint import Checkpoint
-from scripts.make_tiny_drafter import Json, make_config, make_tensors, write
-from scripts.make_tiny_drafter import Tensors as Arrays
 from tests.checkpoints import PREFIX, TINY, variant
 from tests.dialects import with_reduced_vocabulary
 from tests.drafters import drafter, top
 from tests.hub import CLOSED, COMMIT, Served, cached, commit_of, digest, fetched, publish, run, running, sha256
+from tests.tiny_drafter import Json, make_config, make_tensors, write
+from tests.tiny_drafter import Tensors as Arrays
 
 COMMAND = "import sys; from draftsmith.cli import main; sys.exit(main(sys.argv[1:]))"
 LINES = f"import onnxkit.progress; onnxkit.progress.PERIOD = 0.001; {COMMAND}"

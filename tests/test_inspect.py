@@ -10,12 +10,12 @@ import pytest
 
 from draftsmith.cli import main
 from scripts.make_producer_table import PAGE, page
-from scripts.make_synthetic_checkpoint import shapes, write_headers
-from scripts.make_tiny_drafter import Tensors
 from tests.checkpoints import TINY, variant
 from tests.dialects import PAIRS, WRITERS, family, with_reduced_vocabulary, write_as
 from tests.drafters import drafter, own, top
+from tests.synthetic import shapes, write_headers
 from tests.test_draft_beyond import folder_of
+from tests.tiny_drafter import Tensors
 
 
 def inspected(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, status: int = 0) -> str:
@@ -43,7 +43,7 @@ def test_each_value_with_its_place(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "from aux_hidden_state_layer_ids" in lines["target_layer_ids"] and "(1, 3, 5)" in lines["target_layer_ids"]
     assert "from transformer_layer_config.hidden_size" in lines["hidden_size"]
     text = inspected(capsys, write_as("speculators, flat", "dspark", tmp_path / "flat"))
-    assert "block_size, left out: vLLM speculators's default, 8" in text
+    assert "block_size, left out: the default of vLLM speculators, 8" in text
 
 
 def test_what_has_no_effect_and_what_is_not_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from builder import output as module
 from builder.output import LAST, OutputFolder
 from onnxkit.errors import ExportError
+from tests.nightly import sampled
 from tests.output_folders import (
     KILLED,
     NEW,
@@ -123,7 +124,11 @@ def nothing_left(out: Path) -> bool:
     return names(out.parent) in ([], ["out"]) and not (out / ".draftsmith").exists()
 
 
-@pytest.mark.parametrize("before", [OLD, {}, ABSENT], ids=["old", "empty", "absent"])
+BEFORE = [pytest.param(OLD, id="old"), pytest.param({}, id="empty", marks=pytest.mark.nightly)]
+BEFORE += [pytest.param(ABSENT, id="absent")]
+
+
+@pytest.mark.parametrize("before", BEFORE)
 def test_killed_at_every_step(request: pytest.FixtureRequest, out: Path, before: Tree) -> None:
     reached, n, dying = set(), 0, True
     while dying:
@@ -141,7 +146,8 @@ def test_killed_at_every_step(request: pytest.FixtureRequest, out: Path, before:
     assert reached == {False, True}
 
 
-@pytest.mark.parametrize("out", ["fallback", "forced inside"], indirect=True)  # an exchange leaves nothing to repair
+# An exchange leaves nothing to repair.
+@pytest.mark.parametrize("out", sampled(["fallback", "forced inside"], every=2), indirect=True)
 def test_killed_again_during_the_repair(out: Path, tmp_path: Path) -> None:
     n, half_way, dying = 0, 0, True
     while dying:

@@ -13,20 +13,19 @@ import onnxruntime_genai as og
 import pytest
 import torch
 
-from builder.export import DTYPE_OF
-from builder.qwen35.borders import TargetOptions
+from builder.family import TargetOptions
 from builder.qwen35.config import read_target_config
 from builder.qwen35.names import find_names
 from builder.qwen35.packed import build_packed
+from builder.resolved import DTYPE_OF
 from draftsmith.doctor.versions import newer_parts
 from draftsmith.validation.packed_session import PackedSession
 from draftsmith.validation.paged import lower_graph
 from draftsmith.validation.reference import entering_streams, load_reference, operator_epsilon
 from draftsmith.validation.widen import widen, widen_graph
-from onnxkit.layers.basic import Style
+from onnxkit.layers.precision import Precision
 from onnxkit.weights.checkpoint import Checkpoint
-from onnxkit.weights.manifest import plan_tensors
-from onnxkit.weights.save import save
+from onnxkit.weights.planning import plan_tensors
 from tests.checkpoints import TINY, Json, variant, yarn
 from tests.runtime import export, random_ids
 
@@ -129,15 +128,17 @@ def test_unstacked(tmp_path: Path, precision: str) -> None:
     checkpoint = Checkpoint(TINY)
     config = read_target_config(checkpoint.config)
     names = find_names(checkpoint, config)
-    options = TargetOptions(4096, True, False, False, Style(DTYPE_OF[precision], stacked=False), taps=TAPS)
-    model, module = build_packed(config, options)
-    plan_tensors(module, checkpoint, names)
+    options = TargetOptions(4096, True, False, False, Precision.dense(DTYPE_OF[precision], stacked=False), taps=TAPS)
+    model = build_packed(config, options)
+    plan = plan_tensors(model.graph, checkpoint, names, names.left_out)
     for name in model.graph.initializers:
         if name.endswith("proj.weight"):
             assert names(name) in checkpoint.tensors
+    for name, value in model.graph.initializers.items():
+        value.const_value = plan.initializers[name].tensor
     widen_graph(model.graph)
     lower_graph(model)
-    save(model, tmp_path / "model.onnx")
+    ir.save(model, tmp_path / "model.onnx", external_data="model.onnx.data")
     logits, taps = largest_errors(tmp_path, load_reference(TINY, TORCH[precision]))
     assert logits < LIMIT and taps < LIMIT
 

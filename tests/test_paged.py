@@ -13,7 +13,7 @@ from onnxscript import GraphBuilder
 
 from draftsmith.validation.paged import INPUTS, lower_graph
 from draftsmith.validation.session import Array
-from onnxkit.layers.basic import CONTRIB
+from onnxkit.layers.graph import CONTRIB
 
 F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32
 HEADS, KV_HEADS, DIM, PAGE, PAGES, ROTATED = 6, 2, 16, 4, 10, 8  # three heads to a kv head, which is not 2

@@ -14,8 +14,8 @@ from draftsmith.validation.session import Array
 from draftsmith.validation.widen import widen
 from draftsmith.verify.folder import open_export
 from tests.producers import Case, cases, taps, target, text
+from tests.refusals import refused
 from tests.runtime import export
-from tests.test_bad_input import refused
 
 LIMIT = 2e-5  # relative to the largest value above 1
 

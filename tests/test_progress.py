@@ -141,7 +141,7 @@ def test_verbose_tells_each_step(tmp_path: Path) -> None:
     for part in (
         "planned: ",
         "writing to ",
-        "model.onnx and model.onnx.data: ",
+        "model.onnx and its data: ",
         "  model.layers.7: 6 tensors",
         "in place",
     ):

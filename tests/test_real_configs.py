@@ -19,6 +19,7 @@ from builder.options import BuildOptions
 from builder.output import OutputFolder
 from draftsmith.inspect import inspect
 from onnxkit.errors import ExportError
+from tests.nightly import sampled
 
 ASSETS = Path(__file__).parent / "assets" / "real-configs"
 NAMES = sorted(path.stem for path in ASSETS.glob("*.json"))
@@ -82,7 +83,11 @@ def run(name: str, folder: Path) -> None:
         export(BuildOptions(output=folder / "out", precision="bf16", provider="cuda", **more))
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Drafters with tables of their own, as large as their target's: the two are compared, gigabytes of holes.
+SLOW = {"speculators_convert_of_z_lab_Qwen3.6_27B_DFlash_embed_and_head_stored"}
+
+
+@pytest.mark.parametrize("name", sampled(NAMES, keep=lambda name: name not in SLOW))
 def test_release(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(self: OutputFolder, size: int) -> None:
         raise Reached

@@ -14,7 +14,7 @@ from draftsmith.report.memory import plan_of, weights_of
 from draftsmith.report.page import page
 from draftsmith.verify.checks import Results, Worst
 from draftsmith.verify.folder import ExportFolder, open_export
-from scripts.verify_faults import PAIR
+from tests.faults.trying import PAIR
 from tests.runtime import export
 
 CHROMIUM = next(

@@ -8,7 +8,7 @@ import torch
 from transformers import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedding
 
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 
 HEAD, FACTOR = 256, 0.25
 

@@ -11,7 +11,7 @@ import onnxruntime_genai as og
 
 from draftsmith.validation.engine import run_engine
 from draftsmith.validation.widen import widen
-from scripts.verify_faults import PAIR
+from tests.faults.trying import PAIR
 from tests.runtime import export
 
 ROOT = Path(__file__).parent.parent

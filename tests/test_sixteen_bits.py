@@ -7,7 +7,6 @@ type, and the limits, which are measured by transformers' own run in that type, 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,9 @@ from draftsmith.verify.engine import check_runtime
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.sources import open_drafter, open_target
 from draftsmith.verify.target import check_target
-from scripts.faults.listing import FAULTS
-from scripts.verify_faults import PAIR, Pair, make_pair
+from tests.faults.listing import FAULTS
+from tests.faults.trying import PAIR, Pair
+from tests.nightly import sampled
 from tests.rounded import rounded
 from tests.runtime import export
 
@@ -29,10 +29,10 @@ from tests.runtime import export
 BFLOAT16, FLOAT16 = 2.0**-8, 2.0**-11
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture
+def pair(pairs: dict[str, Pair]) -> Pair:
     """The bundled pair in bf16, with its DFlash 2 drafter."""
-    yield make_pair(tmp_path_factory.mktemp("sixteen"), "dflash2")
+    return pairs["dflash2"]
 
 
 def numbers(pair: Pair, folder: Path, work: Path, engine: bool = False) -> dict[str, Check]:
@@ -88,7 +88,7 @@ FAULTS_OF_NUMBERS = (
 )
 
 
-@pytest.mark.parametrize("name", FAULTS_OF_NUMBERS)
+@pytest.mark.parametrize("name", sampled(FAULTS_OF_NUMBERS, every=2))
 def test_faults_are_beyond_the_limits(pair: Pair, tmp_path: Path, name: str) -> None:
     (fault,) = (fault for fault in FAULTS if fault.name == name)
     folder = shutil.copytree(pair.export, tmp_path / "export")

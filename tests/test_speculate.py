@@ -6,21 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from draftsmith.acceptance import Acceptance
 from draftsmith.cli import main
-from draftsmith.speculate import Acceptance, read_prompts, speculate
+from draftsmith.speculate import Speculation, read_prompts, speculate
 from draftsmith.validation.draft_session import Turn
 from draftsmith.validation.drafter_reference import Request, draft, extend
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.sources import open_drafter, open_target
 from onnxkit.errors import ExportError
-from scripts.verify_faults import PAIR
 from tests.checkpoints import TINY
+from tests.faults.trying import PAIR
+from tests.nightly import sampled
 from tests.runtime import export
 
 PROMPTS = PAIR / "prompts.txt"
 
 
-@pytest.fixture(scope="module", params=["dflash2", "dspark"])
+@pytest.fixture(scope="module", params=sampled(["dflash2", "dspark"], every=2))
 def pair_export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     kind = str(request.param)
     folder = tmp_path_factory.mktemp("speculate") / kind
@@ -28,12 +30,30 @@ def pair_export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return kind, export(PAIR / "target", folder, *options, precision="bf16", provider="cuda")
 
 
-def test_counts() -> None:
-    found = Acceptance((4, 3, 2, 1), 30, passes=25)
-    assert (found.rounds, found.accepted, found.mean) == (10, 10, 1.0)
-    assert found.by_position() == [0.6, 0.3, 0.1]
-    text = "\n".join(found.lines())
-    assert "target passes 15 of 25 without drafts: 40% saved" in text and "mean accepted length 1.00" in text
+def test_acceptance_of_four_rounds() -> None:
+    """By hand: seven drafts, none, two and two. Three of the rounds accepted the first draft, one the last."""
+    found = Acceptance.of([7, 0, 2, 2])
+    assert found.histogram == (1, 0, 2, 0, 0, 0, 0, 1)
+    assert (found.rounds, found.accepted, found.mean) == (4, 11, 2.75)
+    assert found.by_position() == [0.75, 0.75, 0.25, 0.25, 0.25, 0.25, 0.25]
+    assert sum(found.by_position()) == found.mean
+    lines = found.lines()
+    assert lines[0] == "mean accepted length 2.75" and lines[-1].startswith(
+        "accepted by position  1: 75%  2: 75%  3: 25%"
+    )
+    assert lines[4] == f"  2       2  {'#' * 40}"
+
+
+def test_acceptance_of_no_round() -> None:
+    found = Acceptance.of([])
+    assert (found.rounds, found.accepted, found.mean) == (0, 0, 0.0) and set(found.by_position()) == {0.0}
+    assert found.lines()[0] == "mean accepted length 0.00"
+
+
+def test_what_is_printed() -> None:
+    text = "\n".join(Speculation(("a",), ("b",), Acceptance((4, 3, 2, 1)), 30, 25, None).lines())
+    assert "drafts proposed 30, accepted 10, in 10 rounds" in text and "mean accepted length 1.00" in text
+    assert "target passes 15 of 25 without drafts: 40% saved" in text
 
 
 def test_the_bundled_pair(capsys: pytest.CaptureFixture[str], pair_export: tuple[str, Path]) -> None:

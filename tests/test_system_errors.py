@@ -19,8 +19,9 @@ from onnxkit.errors import ExportError, system_error
 from onnxkit.weights import streamed
 from onnxkit.weights.checkpoint import Checkpoint
 from tests.checkpoints import TINY, variant
+from tests.nightly import sampled
 from tests.output_folders import NEW, names, read, write
-from tests.test_bad_input import refused, refused_checkpoint
+from tests.refusals import refused, refused_checkpoint
 
 REPOSITORY = Path(__file__).parent.parent
 EXPORT = f'"{sys.executable}" -m builder -i "{TINY}" -o "$OUT" -p fp32 -e cpu'
@@ -74,13 +75,13 @@ def test_a_source_that_changes_while_it_is_read(
     name: str,
 ) -> None:
     checkpoint = variant(tmp_path / "c")
-    save = __import__("builder.export", fromlist=["save"]).save
+    save = __import__("builder.package", fromlist=["save"]).save
 
     def saved(*arguments: object) -> None:
         save(*arguments)
         change(checkpoint / name)
 
-    monkeypatch.setattr("builder.export.save", saved)
+    monkeypatch.setattr("builder.package.save", saved)
     message = refused(capsys, "-i", checkpoint, "-o", tmp_path / "out", "-p", "fp32", "-e", "cpu")
     assert name in message and not (tmp_path / "out").exists() and names(tmp_path) == ["c"]
 
@@ -200,7 +201,10 @@ def test_full_output(tmp_path: Path, command: str) -> None:
     assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr
 
 
-@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full", ">&- 2>/dev/full"])
+STREAMS = ("<&- >&- 2>&-", ">&-", "2>/dev/full", "2>&-", ">&- 2>&-", ">&- 2>/dev/full")
+
+
+@pytest.mark.parametrize("streams", sampled(STREAMS, every=2))
 def test_closed_and_full_streams_kill_no_run(tmp_path: Path, streams: str) -> None:
     """Nor does what would have been printed land in a file of the export, or on the other stream."""
     assert shell(EXPORT, tmp_path / "plain").returncode == 0

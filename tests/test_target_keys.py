@@ -20,8 +20,8 @@ from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
 from onnxkit.key_table import Use
 from tests.checkpoints import TINY, Json, Tensors, text_only, text_only_names, variant
+from tests.refusals import refused_checkpoint
 from tests.runtime import export, random_ids
-from tests.test_bad_input import refused_checkpoint
 
 CONFIG: Json = json.loads((TINY / "config.json").read_text())
 

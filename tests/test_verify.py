@@ -6,7 +6,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,19 @@ from draftsmith.cli import main
 from draftsmith.verify.checks import Check, Results, Verdict
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.run import prove, verify
-from scripts.faults import Fault
-from scripts.faults.listing import FAULTS
-from scripts.faults.unseen import UNSEEN
-from scripts.verify_faults import PAIR, Catch, Pair, caught_by, make_pair, try_fault
 from tests.checkpoints import TINY, tie, variant, without_head
 from tests.dialects import options_of, write_as
 from tests.drafters import drafter
+from tests.faults import Fault
+from tests.faults.listing import FAULTS
+from tests.faults.trying import PAIR, Catch, Pair, caught_by, try_fault
+from tests.faults.unseen import UNSEEN
+from tests.nightly import sampled
 from tests.runtime import export
 from tests.test_draft_beyond import CASES, folder_of
 from tests.test_memory import LAUNCHER
 
 TARGET, DFLASH2, DSPARK = PAIR / "target", PAIR / "dflash2", PAIR / "dspark"
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
-    """The bundled pair, exported: with either drafter, and with a window."""
-    work = tmp_path_factory.mktemp("pairs")
-    first = make_pair(work, "dflash2")
-    yield {"dflash2": first} | {kind: make_pair(work, kind, target=first.target) for kind in ("windowed", "dspark")}
 
 
 def checks_of(folder: Path, target: Path | None = None, drafter_folder: Path | None = None) -> list[Check]:
@@ -48,10 +40,18 @@ def failed(checks: list[Check]) -> list[str]:
     return [str(check) for check in checks if check.verdict is Verdict.FAILED]
 
 
-@pytest.mark.parametrize("kind", ["dflash2", "windowed", "dspark"])
-def test_the_pair_passes(pairs: dict[str, Pair], kind: str) -> None:
-    pair, results = pairs[kind], Results(lambda check: None)
+@pytest.fixture(scope="module", params=["dflash2", pytest.param("windowed", marks=pytest.mark.nightly), "dspark"])
+def proved(request: pytest.FixtureRequest, pairs: dict[str, Pair]) -> tuple[str, Results]:
+    """What all checks say of a good pair, of which nothing may change."""
+    pair, results = pairs[request.param], Results(lambda check: None)
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in pair.export.iterdir()}
     prove(open_export(pair.export), pair.target, pair.drafter, results)
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in pair.export.iterdir()} == before
+    return request.param, results
+
+
+def test_the_pair_passes(proved: tuple[str, Results]) -> None:
+    kind, results = proved
     assert not failed(results.checks)
     assert results.verdict is Verdict.PASSED
     names = {check.name for check in results.checks}
@@ -73,13 +73,10 @@ def test_the_pair_passes(pairs: dict[str, Pair], kind: str) -> None:
     assert [figure["nearest"] for figure in taps] == [2, 4, 6] == [figure["tap"] for figure in taps]
 
 
-def test_drafts_are_worth_something(pairs: dict[str, Pair]) -> None:
+def test_drafts_are_worth_something(proved: tuple[str, Results]) -> None:
     """On the texts that verify decodes, some of random tokens, drafts of a trained drafter are accepted."""
-    for kind in ("dflash2", "dspark"):
-        results = Results(lambda check: None)
-        prove(open_export(pairs[kind].export), None, None, results)
-        assert results.figures["engine"]["accepted"] > 20
-        assert not failed(results.checks)
+    kind, results = proved
+    assert results.figures["engine"]["accepted"] > (20 if kind != "windowed" else 0)
 
 
 # Enough of the faults to see each check fail; scripts/verify_faults.py does all of them.
@@ -114,12 +111,15 @@ def test_there_are_many_faults() -> None:
 
 @pytest.mark.parametrize(
     ("options", "precision", "provider"),
-    [
-        ((), "fp32", "cpu"),
-        (("aux_hidden_state_layers=2,8", "prune_lm_head=false"), "bf16", "cuda"),
-        (("use_paged_attention=true", "aux_hidden_state_layers=1,8"), "fp16", "cuda"),
-        (("use_paged_attention=true", "state_update_capacity=4", "include_hidden_states=true"), "bf16", "cuda"),
-    ],
+    sampled(
+        [
+            (("aux_hidden_state_layers=2,8", "prune_lm_head=false"), "bf16", "cuda"),
+            ((), "fp32", "cpu"),
+            (("use_paged_attention=true", "aux_hidden_state_layers=1,8"), "fp16", "cuda"),
+            (("use_paged_attention=true", "state_update_capacity=4", "include_hidden_states=true"), "bf16", "cuda"),
+        ],
+        every=2,
+    ),
 )
 def test_targets_alone(tmp_path: Path, options: tuple[str, ...], precision: str, provider: str) -> None:
     out = export(TINY, tmp_path / "out", *options, precision=precision, provider=provider)
@@ -129,7 +129,7 @@ def test_targets_alone(tmp_path: Path, options: tuple[str, ...], precision: str,
     assert taps == [f"tap {tap}" for option in options if "aux" in option for tap in option.split("=")[1].split(",")]
 
 
-@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+@pytest.mark.parametrize("kind", sampled(["dflash2", "dspark"], every=2))
 def test_a_tied_float16_target(tmp_path: Path, kind: str) -> None:
     target = variant(tmp_path / "t", config=tie, tensors=without_head)
     source = drafter(tmp_path / "d", kind)
@@ -144,13 +144,6 @@ def test_without_checkpoints_the_rest_is_checked(pairs: dict[str, Pair]) -> None
     assert "--target" in skipped["logits"] and "--drafter" in skipped["drafter scores"]
     assert "--target" in skipped["Engine and transformers"]
     assert "Engine with drafts" in {check.name for check in checks}
-
-
-def test_nothing_of_the_export_changes(pairs: dict[str, Pair]) -> None:
-    folder = pairs["dflash2"].export
-    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
-    checks_of(folder)
-    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()} == before
 
 
 # --- the command ---
@@ -261,10 +254,10 @@ def test_an_export_of_the_runtimes_own_builder(tmp_path: Path) -> None:
     assert "0 differ" in checks["drafter candidates"].what
 
 
-BEYOND = ("plain DFlash, window", "sinks and biases", "own tables", "reduced, gated", "anchor predicts nothing")
+BEYOND = ("sinks and biases", "plain DFlash, window", "own tables", "anchor predicts nothing", "reduced, gated")
 
 
-@pytest.mark.parametrize("name", [*BEYOND, "TorchSpec"])
+@pytest.mark.parametrize("name", sampled([*BEYOND, "TorchSpec"], every=4))
 def test_drafters_beyond_the_plain_case(tmp_path: Path, name: str) -> None:
     if name in CASES:
         source = folder_of(tmp_path / "d", CASES[name][0], *CASES[name][1])

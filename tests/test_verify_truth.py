@@ -2,79 +2,25 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
 import math
-import os
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
-from safetensors.numpy import load_file, save_file
 
-from draftsmith.cli import main
-from draftsmith.validation.widen import needed_config
-from draftsmith.verify import machine
 from draftsmith.verify.checks import Check, Results, Verdict, Worst, coloured
-from draftsmith.verify.folder import open_export
-from draftsmith.verify.machine import MachineError, available_memory
 from draftsmith.verify.protos import json_differences, message_differences
-from draftsmith.verify.run import prove, verify
-from draftsmith.verify.target import chunks, relative
-from scripts.faults import Fault
-from scripts.faults.unseen import UNSEEN, stored
-from scripts.verify_faults import PAIR, Pair, make_pair, try_fault
+from draftsmith.verify.target import relative
 from tests.checkpoints import TINY
 from tests.drafters import drafter
+from tests.faults import Fault
+from tests.faults.trying import Pair, try_fault
+from tests.faults.unseen import UNSEEN, stored
 from tests.runtime import export
-
-TARGET, DFLASH2, DSPARK = PAIR / "target", PAIR / "dflash2", PAIR / "dspark"
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
-    work = tmp_path_factory.mktemp("pairs")
-    first = make_pair(work, "dflash2")
-    yield {"dflash2": first, "dspark": make_pair(work, "dspark", target=first.target)}
-
-
-@pytest.fixture
-def copy(pairs: dict[str, Pair], tmp_path: Path) -> Path:
-    """A copy of a good export, to be spoilt."""
-    return shutil.copytree(pairs["dflash2"].export, tmp_path / "copy")
-
-
-def proof(folder: Path, target: Path | None = None, source: Path | None = None, run: bool = False) -> Results:
-    results = Results(lambda check: None)
-    verify(folder, target, source, results, run)
-    return results
-
-
-def named(results: Results, name: str) -> Check:
-    return next(check for check in results.checks if check.name == name)
-
-
-def failed(results: Results) -> list[str]:
-    return [check.name for check in results.failed]
-
-
-def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    data = json.loads(path.read_text(encoding="utf-8"))
-    change(data)
-    path.write_text(json.dumps(data), encoding="utf-8")
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = main(["verify", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return status, out, err
-
+from tests.verifying import DFLASH2, TARGET, command, edit_json, failed, named, proof
 
 # --- verdicts ---
 
@@ -280,213 +226,3 @@ def test_what_a_message_differs_in() -> None:
 )
 def test_what_json_differs_in(found: Any, wanted: Any, line: str) -> None:
     assert next(json_differences(found, wanted)) == line and not list(json_differences(wanted, wanted))
-
-
-# --- ranges, short contexts ---
-
-
-def louder(folder: Path, factor: float) -> Path:
-    """The bundled target with residual streams that are larger by a factor, which the norms take out again."""
-    shutil.copytree(TINY, folder)
-    tensors = load_file(folder / "model.safetensors")
-    for name, tensor in tensors.items():
-        if name.endswith(("mlp.down_proj.weight", "out_proj.weight", "o_proj.weight")) and "layers" in name:
-            tensors[name] = (tensor.astype(np.float32) * factor).astype(tensor.dtype)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-@pytest.mark.parametrize(("precision", "verdict"), [("fp16", Verdict.FAILED), ("bf16", Verdict.PASSED)])
-def test_values_beyond_half_precision(tmp_path: Path, precision: str, verdict: Verdict) -> None:
-    target = louder(tmp_path / "t", 4e5)
-    out = export(target, tmp_path / "out", "use_paged_attention=true", precision=precision, provider="cuda")
-    results = proof(out, target, run=True)
-    check = named(results, "ranges")
-    assert check.verdict is verdict and check.error is not None and check.error > 65504
-    assert named(results, "logits").verdict is Verdict.PASSED  # in float32 it computes what it should
-    places = [place for place, _ in results.figures["ranges"]]
-    assert places == ["embedding", *(f"layer {i}" for i in range(8)), "head"]
-
-
-def test_ranges_are_the_largest_values(tmp_path: Path) -> None:
-    """Against transformers: no stream is larger than what the layer that it leaves is said to hold."""
-    out = export(TINY, tmp_path / "out")
-    results = Results(lambda check: None)
-    opened = open_export(out)
-    from draftsmith.verify.sources import open_target
-    from draftsmith.verify.target import random_ids
-
-    target = open_target(TINY, opened)
-    prove(opened, target, None, results)
-    ranges = dict(results.figures["ranges"])
-    streams = target.expected(random_ids(target.config.vocab_size, 1, 80)).streams
-    for layer, stream in enumerate(streams[1:-1]):  # the last one is the final norm's output
-        assert float(np.abs(stream).max()) <= ranges[f"layer {layer}"] * (1 + 1e-5)
-    assert np.isclose(float(np.abs(streams[0]).max()), ranges["embedding"], rtol=1e-5)
-
-
-@pytest.mark.parametrize("context", [1, 5, 16, 64])
-@pytest.mark.parametrize("kind", ["dense", "packed", "dflash2", "dspark"])
-def test_short_contexts(tmp_path: Path, kind: str, context: int) -> None:
-    options = [f"context_length={context}"] + ["use_paged_attention=true"] * (kind == "packed")
-    source = {"dflash2": DFLASH2, "dspark": DSPARK}.get(kind)
-    options += [f"drafter_path={source}"] if source else []
-    precision, provider = ("fp32", "cpu") if kind == "dense" else ("bf16", "cuda")
-    out = export(TARGET, tmp_path / "out", *options, precision=precision, provider=provider)
-    results = proof(out, TARGET, source, run=True)
-    assert not results.failed
-    short = context < 2 or (source is not None and context < 16)
-    assert results.verdict is (Verdict.INCOMPLETE if short else Verdict.PASSED)
-
-
-@pytest.mark.parametrize("length", range(1, 30))
-def test_chunks(length: int) -> None:
-    parts = chunks(length, 8)
-    assert sum(parts) == length and len(parts) == min(length, 8) and min(parts) > 0
-
-
-# --- it harms nothing ---
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """All files below a folder, with what is in them."""
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
-
-
-@pytest.mark.parametrize("name", ["../other/model.onnx", "/tmp/model.onnx", "sub/model.onnx", "..", "", "a\\b"])
-def test_a_file_name_is_plain(copy: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(copy, tmp_path / "other")
-    edit_json(copy / "genai_config.json", lambda config: config["model"]["decoder"].update(filename=name))
-    before = tree(tmp_path)
-    status, _, err = command(capsys, copy)
-    assert status == 2 and "outside the folder" in err and tree(tmp_path) == before
-    with pytest.raises(ValueError, match="not the name of a file"):
-        needed_config(json.loads((copy / "genai_config.json").read_text()))
-
-
-def test_weights_lie_in_the_folder(copy: Path, tmp_path: Path) -> None:
-    shutil.move(copy / "model.onnx.data", tmp_path / "elsewhere.data")
-    model = onnx.load(copy / "model.onnx", load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = "../elsewhere.data"
-    onnx.save(model, copy / "model.onnx")
-    before = tree(tmp_path)
-    results = proof(copy, TARGET, DFLASH2, run=True)
-    assert "not a file's plain name" in named(results, "files").what and tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "model.onnx.data", "notes"])
-def test_links_that_lead_outside(copy: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    secret = tmp_path / "secret"
-    secret.mkdir()
-    (copy / name).unlink(missing_ok=True)
-    (copy / name).symlink_to(secret)
-    status, _, err = command(capsys, copy)
-    assert status == 2 and "leads out of the export" in err and str(copy / name) in err
-
-
-def test_the_hubs_cache_is_made_of_links(copy: Path, tmp_path: Path) -> None:
-    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "1234", tmp_path / "models--a--b" / "blobs"
-    blobs.mkdir(parents=True)
-    snapshot.mkdir(parents=True)
-    for path in copy.iterdir():
-        shutil.move(path, blobs / f"hash-{path.name}")
-        (snapshot / path.name).symlink_to(Path("..") / ".." / "blobs" / f"hash-{path.name}")
-    assert not proof(snapshot, TARGET, DFLASH2).failed
-
-
-@pytest.mark.parametrize("key", ["custom_ops_library", "enable_profiling", "session.optimized_model_filepath"])
-@pytest.mark.parametrize("role", ["decoder", "dflash2"])
-def test_no_foreign_code_runs_and_nothing_is_written(copy: Path, tmp_path: Path, role: str, key: str) -> None:
-    def change(config: dict[str, Any]) -> None:
-        config["model"][role]["session_options"][key] = str(tmp_path / "foreign.so")
-
-    edit_json(copy / "genai_config.json", change)
-    before = tree(tmp_path)
-    results = proof(copy, run=True)
-    assert "foreign code" in failed(results) and f"{role}.session_options.{key}" in named(results, "foreign code").what
-    assert named(results, "Engine with drafts").verdict is Verdict.PASSED  # it was run, without that
-    assert tree(tmp_path) == before
-
-
-def test_other_models_of_a_configuration_are_left_out(copy: Path) -> None:
-    def change(config: dict[str, Any]) -> None:
-        config["model"]["vision"] = {"filename": "../../vision.onnx"}
-        config["model"]["decoder"]["pipeline"] = []
-
-    edit_json(copy / "genai_config.json", change)
-    check = named(proof(copy), "left out")
-    assert check.verdict is Verdict.INCOMPLETE and "model.vision, model.decoder.pipeline" in check.what
-
-
-# --- trouble of the machine ---
-
-
-def test_no_room_is_said_first(
-    pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil._ntuple_diskusage(10**9, 10**9 - 10**6, 10**6)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    status, out, err = command(capsys, pairs["dflash2"].export)
-    assert status == 2 and "not enough room" in err and not out
-    assert command(capsys, pairs["dflash2"].export, "--files")[0] == 0
-
-
-def test_too_little_memory_is_said_first(
-    pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert (available_memory() or 0) > 10**8
-    monkeypatch.setattr(machine, "available_memory", lambda: 10**6)
-    status, out, err = command(capsys, pairs["dflash2"].export)
-    assert status == 2 and "not enough memory" in err and "--files" in err and not out
-
-
-@pytest.mark.parametrize("place", ["nowhere/report.html", "."])
-def test_a_report_that_cannot_be_written_is_said_first(
-    pairs: dict[str, Pair], tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = command(capsys, pairs["dflash2"].export, "--report", tmp_path / place)
-    assert status == 2 and "report cannot be written" in err and not out and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EDQUOT])
-def test_errors_of_the_machine_are_no_verdict(
-    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def broken(*_: object) -> None:
-        raise OSError(number, os.strerror(number), "/tmp/some file")
-
-    monkeypatch.setattr("draftsmith.verify.copies.widen", broken)
-    status, out, err = command(capsys, copy)
-    assert status == 2 and "could not be finished on this machine" in err and "FAILED" not in out
-
-
-@pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
-)
-def test_no_more_memory_is_no_verdict(error: Exception) -> None:
-    results = Results(lambda check: None)
-    with pytest.raises(MachineError), results.guarded("logits"):
-        raise error
-    assert not results.checks
-    with results.guarded("logits"):
-        raise OSError(errno.ENOENT, "no such file")  # that of an export may be missing
-    assert results.failed
-
-
-def test_types_are_followed(pairs: dict[str, Pair]) -> None:
-    """Only what is stored in 16 bits counts: a Cast to float32 leads out of it, one back into it."""
-    from draftsmith.validation.ranges import value_types
-
-    x, y, z, w = (ir.Value(name=name) for name in "xyzw")
-    x.type = ir.TensorType(ir.DataType.FLOAT16)
-    nodes = [
-        ir.Node("", "Cast", [x], [ir.AttrInt64("to", ir.DataType.FLOAT)], outputs=[y]),
-        ir.Node("", "Exp", [y], outputs=[z]),
-        ir.Node("", "Cast", [z], [ir.AttrInt64("to", ir.DataType.FLOAT16)], outputs=[w]),
-    ]
-    types = value_types(ir.Graph([x], [w], nodes=nodes, name="g"))
-    half, single = ir.DataType.FLOAT16, ir.DataType.FLOAT
-    assert [types[name] for name in "xyzw"] == [half, single, single, half]

@@ -16,7 +16,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedd
 from builder.qwen35.config import TargetConfig, read_target_config
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 from tests.checkpoints import TINY, Json, variant
 from tests.runtime import export
 

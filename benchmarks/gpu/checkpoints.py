@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.gpu.phases import ROOT
 from benchmarks.gpu.plan import TINY
-from scripts.make_synthetic_checkpoint import HIDDEN, INTERMEDIATE, VOCAB
-from scripts.make_tiny_drafter import Json, make_config, shapes_of, write
+from tests.synthetic import HIDDEN, INTERMEDIATE, VOCAB
+from tests.tiny_drafter import Json, make_config, shapes_of, write
 
 LARGE = 1 << 20  # elements from which a tensor repeats one block of random numbers, which is much faster
 BLOCK = 1 << 22

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu.phases import ROOT, Phase
+from genai_config.runtime import ENGINE_DRAFTS as DRAFTS
 
 LIMIT_S = 475  # of all phases together
 PAIR = Path("tests", "assets", "pair")
 TINY = Path("tests", "assets", "tiny-qwen35")
 BUILDERS = {"ours": "builder", "theirs": "onnxruntime_genai.models.builder"}
-DRAFTS = 7
 
 
 @dataclass(frozen=True)

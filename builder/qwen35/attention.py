@@ -8,8 +8,14 @@ import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from builder.qwen35.config import TargetConfig
-from builder.qwen35.layout import DenseRun, KeyValueCache, PackedRun
-from onnxkit.layers.basic import CONTRIB, Gated, Linear, NormWeight, RMSNorm, StackedLinear, Style, whole
+from builder.qwen35.layout import DenseRun, PackedRun
+from onnxkit.layers.gating import Gated
+from onnxkit.layers.graph import CONTRIB
+from onnxkit.layers.kv_cache import KeyValueCache
+from onnxkit.layers.norms import NormWeight, RMSNorm
+from onnxkit.layers.paged_attention import Heads, paged_attention
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Linear, StackedLinear, whole
 from onnxkit.weights.parameters import PLUS_ONE, Rows
 
 
@@ -20,10 +26,10 @@ class Projections(nn.Module):
     on the way to disk; otherwise the graph takes them apart.
     """
 
-    def __init__(self, config: TargetConfig, style: Style, packed: bool) -> None:
+    def __init__(self, config: TargetConfig, precision: Precision, packed: bool) -> None:
         super().__init__(name="")
         self.heads, self.dim = config.num_attention_heads, config.head_dim
-        self.stacked, self.packed = style.stacked, packed and style.stacked
+        self.stacked, self.packed = precision.weights.stacked, packed and precision.weights.stacked
         kv_width = config.num_key_value_heads * self.dim
         q_rows = 2 * self.heads * self.dim
         key, value = whole("k_proj", kv_width), whole("v_proj", kv_width)
@@ -34,7 +40,7 @@ class Projections(nn.Module):
             parts: Sequence[Sequence[Rows]] = [query + key + value, gate] if packed else [query, key, value, gate]
         else:
             parts = [whole("q_proj", q_rows), key, value]
-        self.rows = StackedLinear(config.hidden_size, parts, style)
+        self.rows = StackedLinear(config.hidden_size, parts, precision)
 
     def forward(self, op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value | None, ir.Value | None, ir.Value]:
         """``[tokens, hidden]`` -> queries, keys, values, gate, each ``[tokens, heads * head_dim]``.
@@ -62,14 +68,14 @@ class DenseAttention(nn.Module):
     q/k norms are nodes of their own: the CPU kernel takes none.
     """
 
-    def __init__(self, config: TargetConfig, style: Style) -> None:
+    def __init__(self, config: TargetConfig, precision: Precision) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        self.projections = Projections(config, style, packed=False)
-        self.q_norm = RMSNorm(self.dim, config.rms_norm_eps, style, PLUS_ONE)
-        self.k_norm = RMSNorm(self.dim, config.rms_norm_eps, style, PLUS_ONE)
-        self.gated = Gated(self.heads * self.dim, style, "sigmoid")
-        self.o_proj = Linear(self.heads * self.dim, config.hidden_size, style)
+        self.projections = Projections(config, precision, packed=False)
+        self.q_norm = RMSNorm(self.dim, config.rms_norm_eps, precision, PLUS_ONE)
+        self.k_norm = RMSNorm(self.dim, config.rms_norm_eps, precision, PLUS_ONE)
+        self.gated = Gated(self.heads * self.dim, precision, "sigmoid")
+        self.o_proj = Linear(self.heads * self.dim, config.hidden_size, precision)
 
     def forward(
         self, op: OpBuilder, x: ir.Value, run: DenseRun, cache: KeyValueCache
@@ -99,43 +105,33 @@ class DenseAttention(nn.Module):
 class PackedAttention(nn.Module):
     """Attention of the packed layout: one operator norms and rotates queries and keys, fills the pages, and attends."""
 
-    def __init__(self, config: TargetConfig, style: Style) -> None:
+    def __init__(self, config: TargetConfig, precision: Precision) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.heads, width = (
+            Heads(config.num_attention_heads, config.num_key_value_heads),
+            config.num_attention_heads * config.head_dim,
+        )
         self.epsilon = config.rms_norm_eps
-        self.projections = Projections(config, style, packed=True)
-        self.q_norm, self.k_norm = (NormWeight(self.dim, style, PLUS_ONE) for _ in range(2))
-        self.gated = Gated(self.heads * self.dim, style, "sigmoid")
-        self.o_proj = Linear(self.heads * self.dim, config.hidden_size, style)
+        self.projections = Projections(config, precision, packed=True)
+        self.q_norm, self.k_norm = (NormWeight(config.head_dim, precision, PLUS_ONE) for _ in range(2))
+        self.gated = Gated(width, precision, "sigmoid")
+        self.o_proj = Linear(width, config.hidden_size, precision)
 
     def forward(
         self, op: OpBuilder, x: ir.Value, run: PackedRun, cache: KeyValueCache
     ) -> tuple[ir.Value, KeyValueCache]:
         """``[tokens, hidden] -> [tokens, hidden]``, and the cache, whose pages are filled in place."""
         query, key, value, gate = self.projections(op, x)
-        y, present_key, present_value = op.PagedAttention(
+        y, cache = paged_attention(
+            op,
             query,
             key,
             value,
-            cache.key,
-            cache.value,
-            run.cumulative_lengths,
-            run.past_lengths,
-            run.block_table,
-            run.cos,
-            run.sin,
-            None,
-            None,
-            self.q_norm(op),
-            self.k_norm(op),
-            None,
-            None,
-            run.attention_metadata,
-            num_heads=self.heads,
-            kv_num_heads=self.kv_heads,
-            do_rotary=1,
-            qk_norm_epsilon=self.epsilon,
-            _outputs=3,
-            **CONTRIB,
+            cache,
+            run.paging,
+            self.heads,
+            rotary=(run.cos, run.sin),
+            norms=(self.q_norm(op), self.k_norm(op)),
+            epsilon=self.epsilon,
         )
-        return self.o_proj(op, self.gated(op, y, gate)), KeyValueCache(present_key, present_value)
+        return self.o_proj(op, self.gated(op, y, gate)), cache

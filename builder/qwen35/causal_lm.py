@@ -5,12 +5,14 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder, nn
 
-from builder.qwen35.borders import PAST, TargetOptions, concatenated_taps
+from builder.family import TargetOptions
 from builder.qwen35.config import FULL, TargetConfig
 from builder.qwen35.decoder import TextModel, TextOutput
-from builder.qwen35.layout import DeltaState, KeyValueCache, LayerState, Layout
-from onnxkit.layers.basic import LMHead
+from builder.qwen35.graph_io import PAST, concatenated_taps
+from builder.qwen35.layout import DeltaState, LayerState, Layout
 from onnxkit.layers.graph import Type
+from onnxkit.layers.kv_cache import KeyValueCache
+from onnxkit.layers.projection import LMHead
 from onnxkit.layers.rotary import RotaryTables
 
 
@@ -20,10 +22,10 @@ class CausalLM(nn.Module):
     def __init__(self, config: TargetConfig, options: TargetOptions, layout: Layout) -> None:
         super().__init__()
         self.config, self.options = config, options
-        self.rotary_emb = RotaryTables(config.rotary, options.context_length, options.style)
-        self.model = TextModel(config, layout, options.style)
+        self.rotary_emb = RotaryTables(config.rotary, options.context_length, options.precision)
+        self.model = TextModel(config, layout, options.precision)
         tied = self.model.embed_tokens if options.tied else None
-        self.lm_head = LMHead(config.hidden_size, config.vocab_size, options.style, tied)
+        self.lm_head = LMHead(config.hidden_size, config.vocab_size, options.precision, tied)
 
     def taps(self, op: OpBuilder, text: TextOutput) -> ir.Value:
         """The tapped streams side by side, ``[tokens, taps * hidden]``."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from builder.model_config import ModelConfig
 from builder.qwen35.keys import check_keys
 from onnxkit.errors import ExportError
 from onnxkit.json_object import JsonObject, disagreement
-from onnxkit.layers.rotary import Rotary
-from onnxkit.layers.rotary_config import read_rotary
+from onnxkit.rotary_config import read_rotary
 
 LINEAR, FULL = "linear_attention", "full_attention"
 
@@ -43,25 +43,13 @@ class LinearAttentionConfig:
 
 
 @dataclass(frozen=True)
-class TargetConfig:
+class TargetConfig(ModelConfig):
     """What shapes the target's graph. Sizes are counts; names follow ``config.json``."""
 
-    architecture: str
-    vocab_size: int
-    hidden_size: int
     intermediate_size: int
     layer_types: tuple[str, ...]
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rotary: Rotary
-    max_position_embeddings: int
     linear: LinearAttentionConfig
     tie_word_embeddings: bool | None
-    eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
-    pad_token_id: int | None
     mtp_layers: int
     notes: tuple[str, ...] = ()
 
@@ -69,15 +57,6 @@ class TargetConfig:
     def num_hidden_layers(self) -> int:
         """The number of decoder layers."""
         return len(self.layer_types)
-
-    @property
-    def longest_context(self) -> int:
-        """Positions that the model is made for: max_position_embeddings, or what YaRN stretches the trained context to.
-
-        With YaRN the latter counts: the model cards add the rope parameters and leave max_position_embeddings, which
-        transformers does not use for the angles.
-        """
-        return max(self.max_position_embeddings, self.rotary.yarn.length if self.rotary.yarn else 0)
 
 
 def read_target_config(config: JsonObject) -> TargetConfig:

@@ -12,8 +12,10 @@ from builder.qwen35.attention import DenseAttention, PackedAttention
 from builder.qwen35.config import FULL, TargetConfig
 from builder.qwen35.gated_delta_net import DenseGatedDeltaNet, PackedGatedDeltaNet
 from builder.qwen35.layout import DenseRun, LayerState, Layout, PackedRun
-from onnxkit.layers.basic import Embedding, ResidualNorm, Style
 from onnxkit.layers.mlp import MLP
+from onnxkit.layers.norms import ResidualNorm
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Embedding
 from onnxkit.weights.parameters import PLUS_ONE
 
 ATTENTION = {Layout.DENSE: DenseAttention, Layout.PACKED: PackedAttention}
@@ -31,17 +33,17 @@ class Stream:
 class DecoderLayer(nn.Module):
     """One layer: a mixer over tokens and a feed-forward part, each behind a norm of the residual stream."""
 
-    def __init__(self, config: TargetConfig, kind: str, layout: Layout, style: Style) -> None:
+    def __init__(self, config: TargetConfig, kind: str, layout: Layout, precision: Precision) -> None:
         super().__init__()
         size, epsilon = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = ResidualNorm(size, epsilon, style, PLUS_ONE)
+        self.input_layernorm = ResidualNorm(size, epsilon, precision, PLUS_ONE)
         self.kind = kind
         if kind == FULL:
-            self.self_attn = ATTENTION[layout](config, style)
+            self.self_attn = ATTENTION[layout](config, precision)
         else:
-            self.linear_attn = DELTA_NET[layout](config, style)
-        self.post_attention_layernorm = ResidualNorm(size, epsilon, style, PLUS_ONE)
-        self.mlp = MLP(size, config.intermediate_size, style)
+            self.linear_attn = DELTA_NET[layout](config, precision)
+        self.post_attention_layernorm = ResidualNorm(size, epsilon, precision, PLUS_ONE)
+        self.mlp = MLP(size, config.intermediate_size, precision)
 
     def forward(
         self, op: OpBuilder, stream: Stream, run: DenseRun | PackedRun, state: LayerState
@@ -72,11 +74,11 @@ class TextOutput:
 class TextModel(nn.Module):
     """Embedding, layers and final norm."""
 
-    def __init__(self, config: TargetConfig, layout: Layout, style: Style) -> None:
+    def __init__(self, config: TargetConfig, layout: Layout, precision: Precision) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, style)
-        self.layers = nn.ModuleList([DecoderLayer(config, kind, layout, style) for kind in config.layer_types])
-        self.norm = ResidualNorm(config.hidden_size, config.rms_norm_eps, style, PLUS_ONE)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, precision)
+        self.layers = nn.ModuleList([DecoderLayer(config, kind, layout, precision) for kind in config.layer_types])
+        self.norm = ResidualNorm(config.hidden_size, config.rms_norm_eps, precision, PLUS_ONE)
 
     def forward(
         self, op: OpBuilder, ids: ir.Value, run: DenseRun | PackedRun, states: Sequence[LayerState]

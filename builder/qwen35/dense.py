@@ -7,20 +7,19 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder
 
-from builder.qwen35.borders import (
+from builder.family import TargetOptions
+from builder.qwen35.causal_lm import CausalLM, state_inputs
+from builder.qwen35.config import TargetConfig
+from builder.qwen35.graph_io import (
     ATTENTION_MASK,
     AUX_HIDDEN_STATES,
     HIDDEN_STATES,
     INPUT_IDS,
     LOGITS,
-    TargetOptions,
     TargetOutputs,
 )
-from builder.qwen35.causal_lm import CausalLM, state_inputs
-from builder.qwen35.config import TargetConfig
 from builder.qwen35.layout import LayerState, Layout, dense_run
-from onnxkit.layers.basic import cast
-from onnxkit.layers.graph import F32, I64, IR_VERSION, Type, empty_graph
+from onnxkit.layers.graph import F32, I64, IR_VERSION, Type, cast, empty_graph
 
 
 class DenseCausalLM(CausalLM):
@@ -30,7 +29,7 @@ class DenseCausalLM(CausalLM):
         self, op: OpBuilder, input_ids: ir.Value, mask: ir.Value, states: Sequence[LayerState]
     ) -> TargetOutputs:
         """The graph's outputs, typed and named."""
-        config, options, dtype = self.config, self.options, self.options.style.dtype
+        config, options, dtype = self.config, self.options, self.options.precision.activations
         run = dense_run(op, input_ids, mask, self.rotary_emb(op))
         text = self.model(op, op.Reshape(input_ids, [-1]), run, states)
         outputs = TargetOutputs()
@@ -67,13 +66,13 @@ def state_types(config: TargetConfig, dtype: ir.DataType, length: str) -> dict[s
     }
 
 
-def build_dense(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, DenseCausalLM]:
-    """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
+def build_dense(config: TargetConfig, options: TargetOptions) -> ir.Model:
+    """Build the graph. Its weights are parameters without data yet; each says where its bytes come from."""
     graph = empty_graph("target")
     builder = GraphBuilder(graph)
     input_ids = builder.input(INPUT_IDS, I64, ["batch_size", "sequence_length"])
     mask = builder.input(ATTENTION_MASK, I64, ["batch_size", "total_sequence_length"])
-    states = state_inputs(builder, config, state_types(config, options.style.dtype, "past_sequence_length"))
+    states = state_inputs(builder, config, state_types(config, options.precision.activations, "past_sequence_length"))
     module = DenseCausalLM(config, options, Layout.DENSE)
     graph.outputs.extend(module(builder.op, input_ids, mask, states))
-    return ir.Model(graph, ir_version=IR_VERSION), module
+    return ir.Model(graph, ir_version=IR_VERSION)

@@ -9,8 +9,11 @@ from onnxscript import OpBuilder, nn
 
 from builder.qwen35.config import LinearAttentionConfig, TargetConfig
 from builder.qwen35.layout import DeltaState, DenseRun, PackedRun
-from onnxkit.layers.basic import CONTRIB, L2Norm, Linear, StackedLinear, Style, cast, whole
-from onnxkit.weights.parameters import NEG_EXP, Rows, Weight
+from onnxkit.layers.graph import CONTRIB, cast
+from onnxkit.layers.norms import L2Norm
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Linear, StackedLinear, whole
+from onnxkit.weights.parameters import NEG_EXP, Rows, Source, Weight
 
 F32 = ir.DataType.FLOAT
 
@@ -21,9 +24,9 @@ L2_EPSILON = 1e-6
 class CausalConv(nn.Module):
     """The depthwise causal convolution over queries, keys and values."""
 
-    def __init__(self, channels: int, kernel: int, style: Style) -> None:
+    def __init__(self, channels: int, kernel: int, precision: Precision) -> None:
         super().__init__()
-        self.weight = Weight("weight", [channels, 1, kernel], style.dtype)
+        self.weight = Weight("weight", [channels, 1, kernel], precision.activations)
 
     def forward(self, op: OpBuilder, x: ir.Value, state: ir.Value) -> tuple[ir.Value, ir.Value]:
         """``[batch, sequence, channels]`` -> the same with SiLU applied, and the new state."""
@@ -36,13 +39,13 @@ class CausalConv(nn.Module):
 class VarlenCausalConv(nn.Module):
     """The same convolution over packed sequences, each with its own state."""
 
-    def __init__(self, channels: int, kernel: int, style: Style) -> None:
+    def __init__(self, channels: int, kernel: int, precision: Precision) -> None:
         super().__init__()
-        self.weight = Weight("weight", [channels, 1, kernel], style.dtype)
+        self.weight = Weight("weight", [channels, 1, kernel], precision.activations)
 
     def forward(self, op: OpBuilder, x: ir.Value, run: PackedRun, state: ir.Value) -> list[ir.Value]:
         """``[tokens, channels]`` -> the same with SiLU applied, the new state, and captured inputs if there are any."""
-        inputs = [x, self.weight, run.cumulative_lengths, None, state]
+        inputs = [x, self.weight, run.paging.cumulative_lengths, None, state]
         if not run.capacity:
             return list(op.VarlenCausalConvWithState(*inputs, activation="silu", _outputs=2, **CONTRIB))
         captured = {"state_update_capacity": run.capacity}
@@ -55,17 +58,17 @@ class VarlenCausalConv(nn.Module):
 class GatedNorm(nn.Module):
     """RMS norm of each value head, times ``silu(gate)``. Its weight is stored as it is applied, without a +1."""
 
-    def __init__(self, size: int, epsilon: float, style: Style) -> None:
+    def __init__(self, size: int, epsilon: float, precision: Precision) -> None:
         super().__init__()
         self.epsilon = epsilon
-        self.weight = Weight("weight", [size], style.dtype)
+        self.weight = Weight("weight", [size], precision.activations)
 
     def forward(self, op: OpBuilder, x: ir.Value, gate: ir.Value) -> ir.Value:
         """``[tokens, heads * size]`` -> the same."""
         return op.GatedRMSNorm(x, self.weight, gate, epsilon=self.epsilon, **CONTRIB)
 
 
-def _projections(config: TargetConfig, style: Style, gates_together: bool = False) -> StackedLinear:
+def _projections(config: TargetConfig, precision: Precision, gates_together: bool = False) -> StackedLinear:
     """What the convolution takes, the norm's gate, and what the two gates of the recurrence are made of.
 
     The last two, ``b`` and ``a``, are one value where ``gates_together`` says so.
@@ -73,7 +76,7 @@ def _projections(config: TargetConfig, style: Style, gates_together: bool = Fals
     sizes = config.linear
     widths = {"qkv": sizes.conv_channels, "z": sizes.value_width, "b": sizes.value_heads, "a": sizes.value_heads}
     qkv, z, b, a = (whole(f"in_proj_{name}", n) for name, n in widths.items())
-    return StackedLinear(config.hidden_size, [qkv, z, b + a] if gates_together else [qkv, z, b, a], style)
+    return StackedLinear(config.hidden_size, [qkv, z, b + a] if gates_together else [qkv, z, b, a], precision)
 
 
 class DenseGatedDeltaNet(nn.Module):
@@ -83,17 +86,18 @@ class DenseGatedDeltaNet(nn.Module):
     fed back at every token, so that what rounding it loses adds up.
     """
 
-    def __init__(self, config: TargetConfig, style: Style) -> None:
+    def __init__(self, config: TargetConfig, precision: Precision) -> None:
         super().__init__()
         sizes = self.sizes = config.linear
-        self.dtype = style.dtype
-        self.projections = _projections(config, style)
-        self.conv1d = CausalConv(sizes.conv_channels, sizes.kernel, style)
+        self.dtype = precision.activations
+        self.projections = _projections(config, precision)
+        self.conv1d = CausalConv(sizes.conv_channels, sizes.kernel, precision)
         self.dt_bias = Weight("dt_bias", [sizes.value_heads], F32)
-        self.decay_scale = Weight("decay_scale", [sizes.value_heads], F32, [Rows("A_log", sizes.value_heads)], NEG_EXP)
+        decay = Source((Rows("A_log", sizes.value_heads),), transform=NEG_EXP)
+        self.decay_scale = Weight("decay_scale", [sizes.value_heads], F32, decay)
         self.l2_norm = L2Norm(sizes.key_dim, L2_EPSILON)
-        self.norm = GatedNorm(sizes.value_dim, config.rms_norm_eps, style)
-        self.out_proj = Linear(sizes.value_width, config.hidden_size, style)
+        self.norm = GatedNorm(sizes.value_dim, config.rms_norm_eps, precision)
+        self.out_proj = Linear(sizes.value_width, config.hidden_size, precision)
 
     def forward(self, op: OpBuilder, x: ir.Value, run: DenseRun, state: DeltaState) -> tuple[ir.Value, DeltaState]:
         """``[tokens, hidden] -> [tokens, hidden]``, and the state after the last token."""
@@ -157,7 +161,7 @@ class Recurrence(nn.Module):
         ``a`` and ``b`` are float32, and the gate's activation has its older name: onnxruntime 1.31 takes nothing else.
         """
         query, key, value = self._heads(op, qkv)
-        lengths = run.cumulative_lengths
+        lengths = run.paging.cumulative_lengths
         inputs: list[ir.Value | None] = [query, key, value, lengths, a, b, state, self.A_log, self.dt_bias]
         attributes = {
             "update_rule": "gated_delta",
@@ -185,15 +189,15 @@ class Recurrence(nn.Module):
 class PackedGatedDeltaNet(nn.Module):
     """The gated delta net of the packed layout, on VarlenCausalConvWithState and GatedDeltaNet."""
 
-    def __init__(self, config: TargetConfig, style: Style) -> None:
+    def __init__(self, config: TargetConfig, precision: Precision) -> None:
         super().__init__()
         sizes = self.sizes = config.linear
-        self.dtype = style.dtype
-        self.projections = _projections(config, style, gates_together=style.stacked)
-        self.conv1d = VarlenCausalConv(sizes.conv_channels, sizes.kernel, style)
+        self.dtype = precision.activations
+        self.projections = _projections(config, precision, gates_together=precision.weights.stacked)
+        self.conv1d = VarlenCausalConv(sizes.conv_channels, sizes.kernel, precision)
         self.recurrence = Recurrence(sizes)
-        self.norm = GatedNorm(sizes.value_dim, config.rms_norm_eps, style)
-        self.out_proj = Linear(sizes.value_width, config.hidden_size, style)
+        self.norm = GatedNorm(sizes.value_dim, config.rms_norm_eps, precision)
+        self.out_proj = Linear(sizes.value_width, config.hidden_size, precision)
 
     def forward(self, op: OpBuilder, x: ir.Value, run: PackedRun, state: DeltaState) -> tuple[ir.Value, DeltaState]:
         """``[tokens, hidden] -> [tokens, hidden]``, and the states after each sequence's last token."""

@@ -2,8 +2,8 @@
 
 The dense layout runs ``[batch, sequence]`` of equal lengths with a growing cache, for the runtime's Generator. The
 packed layout runs the tokens of several requests one after another over paged caches, for its Engine. Only the
-attention, the gated delta net and the graph's borders know which layout they are in; the residual stream between them
-is ``[tokens, hidden]`` in any.
+attention, the gated delta net and the graph's inputs and outputs know which layout they are in; the residual stream
+between them is ``[tokens, hidden]`` in either.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from enum import Enum
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
+
+from onnxkit.layers.kv_cache import KeyValueCache
+from onnxkit.layers.paged_attention import Paging
 
 
 class Layout(Enum):
@@ -43,13 +46,10 @@ class DenseRun:
 
 @dataclass(frozen=True)
 class PackedRun:
-    """Values that every layer of a packed graph shares. Sequence ``b`` owns the rows from ``cumulative[b]`` on.
+    """Values that every layer of a packed graph shares.
 
     Attributes:
-        cumulative_lengths: ``[batch + 1]`` int32, where each sequence's new rows begin, and their total.
-        past_lengths: ``[batch]`` int32, tokens cached before this run.
-        block_table: ``[batch, blocks]`` int32, the pages of each sequence's cache.
-        attention_metadata: ``[3]`` int32 on the CPU, bounds of the lengths.
+        paging: Which rows and which pages each sequence has.
         cos: ``[context, rotary / 2]``, the rotary table.
         sin: The same of sines.
         capture_count: ``[batch]`` int32, rows of each sequence whose state changes are to be captured; None where the
@@ -58,26 +58,12 @@ class PackedRun:
         capacity: How many rows of a sequence can be captured.
     """
 
-    cumulative_lengths: ir.Value
-    past_lengths: ir.Value
-    block_table: ir.Value
-    attention_metadata: ir.Value
+    paging: Paging
     cos: ir.Value
     sin: ir.Value
     capture_count: ir.Value | None
     capture_active: ir.Value | None
     capacity: int
-
-
-@dataclass(frozen=True)
-class KeyValueCache:
-    """A full-attention layer's cache.
-
-    Dense: ``[batch, kv heads, cached tokens, head]`` each. Packed: ``[pages, page size, kv heads, head]``.
-    """
-
-    key: ir.Value
-    value: ir.Value
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from builder.qwen35.config import TargetConfig
@@ -30,12 +31,14 @@ class StoredNames:
         prefix: What stands before ``embed_tokens``, ``layers`` and ``norm``.
         head: The LM head's name.
         tied: Whether the head is the embedding's table.
+        left_out: The tensors that a text export has no use for, each with the reason.
         notes: What the user should know, a line each.
     """
 
     prefix: str
     head: str
     tied: bool
+    left_out: Mapping[str, str]
     notes: tuple[str, ...]
 
     def __call__(self, name: str) -> str:
@@ -46,22 +49,23 @@ class StoredNames:
 
 
 def find_names(checkpoint: Checkpoint, config: TargetConfig) -> StoredNames:
-    """Find the text model and the head by name, and claim what is left out.
+    """Find the text model and the head by name, and what is left out.
 
     Raises:
         ExportError: The text model or the head is not there, or is there twice.
     """
-    notes = [*_leave_out(checkpoint, config), *config.notes]
+    left_out: dict[str, str] = {}
+    notes = [*_leave_out(checkpoint, config, left_out), *config.notes]
     prefix = _text_prefix(checkpoint)
-    head, tied = _head(checkpoint, config, f"{prefix}embed_tokens.weight", notes)
-    return StoredNames(prefix, head, tied, tuple(notes))
+    head, tied = _head(checkpoint, config, f"{prefix}embed_tokens.weight", left_out, notes)
+    return StoredNames(prefix, head, tied, left_out, tuple(notes))
 
 
-def _leave_out(checkpoint: Checkpoint, config: TargetConfig) -> list[str]:
+def _leave_out(checkpoint: Checkpoint, config: TargetConfig, left_out: dict[str, str]) -> list[str]:
     notes = []
     for prefixes, part in LEFT_OUT.items():
         names = [name for name in checkpoint.tensors if name.startswith(prefixes)]
-        checkpoint.claim(names)
+        left_out.update(dict.fromkeys(names, part))
         if names:
             size = sum(checkpoint.tensors[name].length for name in names)
             notes.append(f"{part}: {len(names)} tensors ({prefixes[0]}*, {size / 1e6:.1f} MB) are not exported")
@@ -86,10 +90,12 @@ def _text_prefix(checkpoint: Checkpoint) -> str:
     )
 
 
-def _head(checkpoint: Checkpoint, config: TargetConfig, embedding: str, notes: list[str]) -> tuple[str, bool]:
+def _head(
+    checkpoint: Checkpoint, config: TargetConfig, embedding: str, left_out: dict[str, str], notes: list[str]
+) -> tuple[str, bool]:
     """The head's stored name, and whether it is the embedding. A head that is stored counts, as in transformers."""
     heads = [name for name in checkpoint.tensors if name.split(".")[-2:] == ["lm_head", "weight"]]
-    heads = [name for name in heads if name not in checkpoint.claimed]
+    heads = [name for name in heads if name not in left_out]
     if len(heads) > 1:
         raise ExportError(
             "The checkpoint holds more than one LM head.",
@@ -114,7 +120,7 @@ def _head(checkpoint: Checkpoint, config: TargetConfig, embedding: str, notes: l
     if not config.tie_word_embeddings:
         return head, False
     if same_bytes(checkpoint.tensors[head], checkpoint.tensors[embedding]):
-        checkpoint.claim([head])
+        left_out[head] = "the same bytes as the embedding"
         return embedding, True
     notes.append(f"LM head: tie_word_embeddings is true, but {head} differs from the embedding and is exported")
     return head, False

@@ -7,26 +7,22 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 from onnxscript import GraphBuilder, OpBuilder
 
-from builder.qwen35.borders import (
+from builder.family import TargetOptions
+from builder.qwen35.causal_lm import CausalLM, state_inputs
+from builder.qwen35.config import TargetConfig
+from builder.qwen35.graph_io import (
     AUX_HIDDEN_STATES,
-    BLOCK_TABLE,
     CAPTURE_ACTIVE,
     CAPTURE_COUNT,
-    CUMULATIVE,
     HIDDEN_STATES,
     INPUT_IDS,
     LOGITS,
     LOGITS_INDICES,
-    METADATA,
-    PAST_LENGTHS,
-    TargetOptions,
     TargetOutputs,
 )
-from builder.qwen35.causal_lm import CausalLM, state_inputs
-from builder.qwen35.config import TargetConfig
 from builder.qwen35.layout import LayerState, Layout, PackedRun
-from onnxkit.layers.basic import cast
-from onnxkit.layers.graph import F32, I32, I64, IR_VERSION, Type, empty_graph
+from onnxkit.layers.graph import F32, I32, I64, IR_VERSION, Type, cast, empty_graph
+from onnxkit.layers.paged_attention import BLOCK_TABLE, Paging, paging_types
 
 
 class PackedCausalLM(CausalLM):
@@ -34,7 +30,7 @@ class PackedCausalLM(CausalLM):
 
     def forward(self, op: OpBuilder, inputs: Mapping[str, ir.Value], states: Sequence[LayerState]) -> TargetOutputs:
         """The graph's outputs, typed and named."""
-        config, options, dtype = self.config, self.options, self.options.style.dtype
+        config, options, dtype = self.config, self.options, self.options.precision.activations
         text = self.model(op, inputs[INPUT_IDS], self._run(op, inputs), states)
         chosen, rows = text.normed, "num_tokens"
         if options.prune_lm_head:
@@ -53,10 +49,7 @@ class PackedCausalLM(CausalLM):
     def _run(self, op: OpBuilder, inputs: Mapping[str, ir.Value]) -> PackedRun:
         cos, sin = self.rotary_emb(op)
         return PackedRun(
-            cumulative_lengths=inputs[CUMULATIVE],
-            past_lengths=inputs[PAST_LENGTHS],
-            block_table=inputs[BLOCK_TABLE],
-            attention_metadata=inputs[METADATA],
+            paging=Paging.of(inputs),
             cos=cos,
             sin=sin,
             capture_count=inputs.get(CAPTURE_COUNT),
@@ -67,7 +60,7 @@ class PackedCausalLM(CausalLM):
 
 def state_types(config: TargetConfig, options: TargetOptions) -> dict[str, Type]:
     """Element type and shape of each part of a layer's state."""
-    sizes, dtype, capacity = config.linear, options.style.dtype, options.capacity
+    sizes, dtype, capacity = config.linear, options.precision.activations, options.capacity
     cache: Type = (dtype, ["num_blocks", options.page_size, config.num_key_value_heads, config.head_dim])
     row = sizes.value_heads + sizes.key_heads * sizes.key_dim + sizes.value_width  # decays, keys, changes
     return {
@@ -82,12 +75,8 @@ def state_types(config: TargetConfig, options: TargetOptions) -> dict[str, Type]
 
 def _layout_inputs(options: TargetOptions) -> dict[str, Type]:
     """The inputs that say which rows belong to whom."""
-    inputs: dict[str, Type] = {
-        BLOCK_TABLE: (I32, ["batch_size", "max_num_blocks"]),
-        CUMULATIVE: (I32, ["batch_size + 1"]),
-        PAST_LENGTHS: (I32, ["batch_size"]),
-        METADATA: (I32, [3]),
-    }
+    paging = paging_types("batch_size")
+    inputs = {BLOCK_TABLE: paging.pop(BLOCK_TABLE), **paging}
     if options.prune_lm_head:
         inputs[LOGITS_INDICES] = (I32, ["num_logits"])
     if options.capacity:
@@ -95,8 +84,8 @@ def _layout_inputs(options: TargetOptions) -> dict[str, Type]:
     return inputs
 
 
-def build_packed(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model, PackedCausalLM]:
-    """Build the graph. Its weights are parameters without data yet; the module says where each comes from."""
+def build_packed(config: TargetConfig, options: TargetOptions) -> ir.Model:
+    """Build the graph. Its weights are parameters without data yet; each says where its bytes come from."""
     graph = empty_graph("target")
     builder = GraphBuilder(graph)
     inputs = {INPUT_IDS: builder.input(INPUT_IDS, I64, ["num_tokens"])}
@@ -104,4 +93,4 @@ def build_packed(config: TargetConfig, options: TargetOptions) -> tuple[ir.Model
     inputs |= {name: builder.input(name, *kind) for name, kind in _layout_inputs(options).items()}
     module = PackedCausalLM(config, options, Layout.PACKED)
     graph.outputs.extend(module(builder.op, inputs, states))
-    return ir.Model(graph, ir_version=IR_VERSION), module
+    return ir.Model(graph, ir_version=IR_VERSION)

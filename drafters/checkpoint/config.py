@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from drafters.checkpoint.kinds import Family, RuntimeKind
 from drafters.checkpoint.mask_row import MaskRow
-from onnxkit.layers.rotary import Rotary
+from onnxkit.rotary import Rotary
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class DFlash:
         anchor_predicts: Whether the anchor's row predicts, too. Only one producer trains it so.
     """
 
+    family: ClassVar[Family] = Family.DFLASH
+
     output_multiplier: float | None = None
     final_logit_softcapping: float | None = None
     anchor_predicts: bool = False
@@ -48,6 +52,8 @@ class DFlash2:
         final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
         anchor_predicts: Whether the anchor's row predicts, too. Only one producer trains it so.
     """
+
+    family: ClassVar[Family] = Family.DFLASH2
 
     conv_kernel_size: int
     conv_group_size: int
@@ -67,6 +73,8 @@ class DSpark:
         confidence_width: Width of the confidence head's input, None where there is no such head. No runtime uses it.
         anchor_predicts: Whether the anchor's row predicts, too. Some are trained as DFlash is, where it does not.
     """
+
+    family: ClassVar[Family] = Family.DSPARK
 
     markov_rank: int
     gated: bool
@@ -120,19 +128,19 @@ class DrafterConfig:
     notes: tuple[str, ...] = ()
 
     @property
-    def family(self) -> str:
-        """What it is, as its trainers call it: ``dflash``, ``dflash2`` or ``dspark``."""
-        return type(self.variant).__name__.lower()
+    def family(self) -> Family:
+        """What it is, as its trainers call it."""
+        return self.variant.family
 
     @property
-    def kind(self) -> str:
-        """The runtime's name of what runs it: ``dflash2``, or ``dspark`` where the anchor's row predicts, too."""
-        return "dspark" if self.anchor_predicts else "dflash2"
+    def kind(self) -> RuntimeKind:
+        """What the runtime runs it as."""
+        return RuntimeKind.of(anchor_predicts=self.anchor_predicts)
 
     @property
     def option_prefix(self) -> str:
-        """What the names of its options begin with; a plain DFlash drafter has those of DFlash 2."""
-        return "dspark" if isinstance(self.variant, DSpark) else "dflash2"
+        """What the names of its options begin with."""
+        return self.family.option_prefix
 
     @property
     def anchor_predicts(self) -> bool:

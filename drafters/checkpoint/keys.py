@@ -8,9 +8,8 @@ there, finetunes and serving programs leave keys of their own.
 
 from __future__ import annotations
 
+from drafters.checkpoint.kinds import Family
 from onnxkit.key_table import Key, Use, without_effect
-
-DFLASH, DFLASH2, DSPARK = "dflash", "dflash2", "dspark"
 
 # Sections of the top level that shape the drafter, in the order in which values are looked for.
 OWN_SECTIONS = ("dflash_config", "dspark_config")
@@ -21,10 +20,15 @@ SHAPING_SECTIONS = (*OWN_SECTIONS, BACKBONE_SECTION)
 NESTED_SECTION = "text_config"
 SECTIONS = (*SHAPING_SECTIONS, NESTED_SECTION)
 
-_ONLY2, _SPARK = (DFLASH2,), (DSPARK,)
+# Four names of one thing: whether rows of a block see those before them only. Which one a file has says nothing of who
+# wrote it: they are read, and copied, by several.
+CAUSAL_KEYS = ("is_causal", "causal", "dflash_query_causal", "causal_head")
+
+_ONLY2, _SPARK = (Family.DFLASH2,), (Family.DSPARK,)
 
 
-def _honoured(name: str, says: str, fields: str, **more: object) -> Key:
+def honoured(name: str, says: str, fields: str, **more: object) -> Key:
+    """A key that decides fields of the normalised configuration; their names are separated by spaces."""
     return Key(name, Use.HONOURED, says, tuple(fields.split()), **more)  # type: ignore[arg-type]
 
 
@@ -36,35 +40,35 @@ _SECTIONS = [
 ]
 
 _BACKBONE = [
-    _honoured("hidden_size", "the width of a row; it must be the target's", "hidden_size"),
-    _honoured("intermediate_size", "the width of the feed-forward parts", "intermediate_size"),
-    _honoured("num_hidden_layers", "the number of layers", "layers"),
-    _honoured("num_attention_heads", "the attention's query heads", "num_attention_heads"),
-    _honoured("num_key_value_heads", "the attention's key and value heads, in the cache, too", "num_key_value_heads"),
-    _honoured("head_dim", "the width of a head; hidden_size over heads where it is absent", "head_dim rotary"),
-    _honoured("rms_norm_eps", "the epsilon of every norm", "rms_norm_eps"),
-    _honoured("vocab_size", "the rows of embedding and head; it must be the target's", "vocab_size"),
-    _honoured("attention_bias", "biases of the four attention projections", "attention_bias", absent=(False,)),
-    _honoured("layer_types", "which layers slide", "layers"),
-    _honoured("sliding_window", "the window of the layers that slide, the row itself included", "layers"),
-    _honoured(
+    honoured("hidden_size", "the width of a row; it must be the target's", "hidden_size"),
+    honoured("intermediate_size", "the width of the feed-forward parts", "intermediate_size"),
+    honoured("num_hidden_layers", "the number of layers", "layers"),
+    honoured("num_attention_heads", "the attention's query heads", "num_attention_heads"),
+    honoured("num_key_value_heads", "the attention's key and value heads, in the cache, too", "num_key_value_heads"),
+    honoured("head_dim", "the width of a head; hidden_size over heads where it is absent", "head_dim rotary"),
+    honoured("rms_norm_eps", "the epsilon of every norm", "rms_norm_eps"),
+    honoured("vocab_size", "the rows of embedding and head; it must be the target's", "vocab_size"),
+    honoured("attention_bias", "biases of the four attention projections", "attention_bias", absent=(False,)),
+    honoured("layer_types", "which layers slide", "layers"),
+    honoured("sliding_window", "the window of the layers that slide, the row itself included", "layers"),
+    honoured(
         "max_window_layers",
         "from which layer on layers slide; without effect beside layer_types",
         "layers",
         absent=(28,),
     ),
-    _honoured(
+    honoured(
         "use_sliding_window", "whether layers slide; it must not contradict layer_types", "layers", absent=(False, True)
     ),
-    _honoured("rope_parameters", "the rotary tables", "rotary max_position_embeddings"),
-    _honoured("rope_scaling", "the rotary tables; the older home", "rotary max_position_embeddings"),
-    _honoured("rope_theta", "the rotary tables' base", "rotary"),
-    _honoured(
+    honoured("rope_parameters", "the rotary tables", "rotary max_position_embeddings"),
+    honoured("rope_scaling", "the rotary tables; the older home", "rotary max_position_embeddings"),
+    honoured("rope_theta", "the rotary tables' base", "rotary"),
+    honoured(
         "original_max_position_embeddings",
         "the trained context that YaRN stretches",
         "rotary max_position_embeddings",
     ),
-    _honoured(
+    honoured(
         "max_position_embeddings",
         "the limit that a note goes by; YaRN's length must reach it",
         "max_position_embeddings",
@@ -72,49 +76,33 @@ _BACKBONE = [
 ]
 
 _OWN = [
-    _honoured("block_size", "the rows of a block", "block_size", own=True),
-    _honoured("mask_token_id", "the token of the rows that are not the anchor", "mask_token_id", own=True),
-    _honoured("target_layer_ids", "the taps: layers of the target whose output is read", "target_layer_ids", own=True),
-    _honoured(
-        "aux_hidden_state_layer_ids", "the taps: layers of the target whose input is read", "target_layer_ids", own=True
-    ),
-    _honoured(
-        "eagle_aux_hidden_state_layer_ids",
-        "the taps: layers of the target whose input is read",
-        "target_layer_ids",
-        own=True,
-    ),
-    _honoured("is_causal", "whether rows of a block see those before them only", "layers", absent=(False, True)),
-    _honoured("causal", "the same as is_causal", "layers", absent=(False, True), own=True),
-    _honoured("dflash_query_causal", "the same as is_causal", "layers", absent=(False, True), own=True),
-    _honoured("causal_head", "the same as is_causal, in JetSpec's releases", "layers", absent=(False, True), own=True),
-    _honoured(
-        "sliding_window_non_causal", "the opposite of is_causal, for layers that slide", "layers", absent=(False,)
-    ),
-    _honoured("use_swa", "whether every layer slides, whatever layer_types says", "layers", absent=(False,), own=True),
-    _honoured("swa_window_size", "the window of use_swa", "layers", own=True),
-    _honoured(
+    honoured("block_size", "the rows of a block", "block_size", own=True),
+    honoured("mask_token_id", "the token of the rows that are not the anchor", "mask_token_id", own=True),
+    honoured("target_layer_ids", "the taps: layers of the target whose output is read", "target_layer_ids", own=True),
+    honoured("is_causal", "whether rows of a block see those before them only", "layers", absent=(False, True)),
+    honoured("causal", "the same as is_causal", "layers", absent=(False, True), own=True),
+    honoured("dflash_query_causal", "the same as is_causal", "layers", absent=(False, True), own=True),
+    honoured("causal_head", "the same as is_causal, in JetSpec's releases", "layers", absent=(False, True), own=True),
+    honoured(
         "attention_sink_bias", "one more logit of each head's softmax", "attention_sinks", absent=(False,), own=True
     ),
-    _honoured(
+    honoured(
         "input_embedding_scale",
         "what a block's embeddings are multiplied by",
         "input_embedding_scale",
         absent=(1.0,),
         own=True,
     ),
-    _honoured("draft_vocab_size", "the rows of a head of the drafter's own", "draft_vocab_size", own=True),
-    _honoured("sample_from_anchor", "whether the anchor's row predicts", "variant", absent=(True, False), own=True),
-    _honoured("shift_label", "whether the anchor's row predicts; of DSpark only", "variant", absent=(True,), own=True),
-    _honoured("conv_kernel_size", "taps of the convolutions", "variant", own=True, families=_ONLY2),
-    _honoured("conv_group_size", "channels that share coefficients", "variant", own=True, families=_ONLY2),
-    _honoured("selector_rank", "the width of the codebooks", "variant", own=True, families=_ONLY2),
-    _honoured("selector_top_k", "candidates of each position", "top_k", own=True, families=_ONLY2),
-    _honoured(
+    honoured("draft_vocab_size", "the rows of a head of the drafter's own", "draft_vocab_size", own=True),
+    honoured("conv_kernel_size", "taps of the convolutions", "variant", own=True, families=_ONLY2),
+    honoured("conv_group_size", "channels that share coefficients", "variant", own=True, families=_ONLY2),
+    honoured("selector_rank", "the width of the codebooks", "variant", own=True, families=_ONLY2),
+    honoured("selector_top_k", "candidates of each position", "top_k", own=True, families=_ONLY2),
+    honoured(
         "output_multiplier", "what logits are multiplied by; not those of DSpark", "variant", absent=(1.0,), own=True
     ),
-    _honoured("final_logit_softcapping", "the cap of logits; not of those of DSpark", "variant", own=True),
-    _honoured(
+    honoured("final_logit_softcapping", "the cap of logits; not of those of DSpark", "variant", own=True),
+    honoured(
         "markov_rank", "the width of the Markov head, 0 for none", "variant", own=True, families=_SPARK, accepted=(0,)
     ),
 ]
@@ -127,15 +115,10 @@ _CHECKED = [
     Key("target_hidden_size", Use.CHECKED, "the target's hidden_size"),
     Key("selector_vocab_size", Use.CHECKED, "vocab_size: a selector of fewer tokens is not built", own=True),
     Key("projector_type", Use.CHECKED, "the kind that the tensors tell", own=True),
-    Key("attention_mode", Use.CHECKED, "gqa, or mha where each query head has its own keys", own=True),
     Key("markov_head_type", Use.CHECKED, "the Markov head's tensors", own=True),
     Key("enable_confidence_head", Use.CHECKED, "the confidence head's tensors", own=True, accepted=(False,)),
-    Key("use_confidence_head", Use.CHECKED, "the confidence head's tensors", own=True, accepted=(False,)),
     Key("confidence_head_with_markov", Use.CHECKED, "the width of the confidence head's weight", own=True),
-    Key("speculators_model_type", Use.CHECKED, "the kind that the tensors tell"),
-    Key("has_embed_tokens", Use.CHECKED, "the embedding's tensor", own=True),
     Key("tie_word_embeddings", Use.CHECKED, "the drafter's own tables: false, where it has an embedding and no head"),
-    Key("speculators_config", Use.CHECKED, "speculative_tokens: the drafts of a block"),
     Key("dtype", Use.CHECKED, "the tensors, which count"),
     Key("torch_dtype", Use.CHECKED, "the tensors, which count"),
 ]
@@ -171,7 +154,7 @@ _REFUSED = [
 
 _TARGETS = "copied from the target's config; a drafter's layers are plain ones"
 _NO_EFFECT = [
-    *without_effect("num_anchors max_anchors training_block_size confidence_head_alpha anchor_stride", "training only"),
+    *without_effect("num_anchors max_anchors training_block_size anchor_stride", "training only"),
     *without_effect("attention_dropout initializer_range loss_decay loss_type num_mask_tokens", "training only"),
     *without_effect("partial_rotary_factor mrope_section mrope_interleaved", _TARGETS + ", rotated whole"),
     *without_effect(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from drafters.checkpoint.dialects import DIALECTS
+from drafters.checkpoint.dialects import aliases_of, unprefixed
 from onnxkit.errors import ExportError, listed
 from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.safetensors_file import StoredTensor, same_bytes
 
-_PREFIXES = tuple(dict.fromkeys(prefix for dialect in DIALECTS for prefix in ("model.", *dialect.prefixes)))
-_ALIASES = {alias: name for dialect in DIALECTS for alias, name in dialect.aliases.items()}
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
-# What is left out because the graph computes it, or because another tensor says the same.
-_LEFT_OUT = re.compile(r"(^|\.)rotary_emb\.(original_)?inv_freq$")
+# Of a head over a part of the vocabulary: the way from its rows to the target's ids, and a mask of those ids.
+MAP, MASK = "d2t", "t2d"
+
+# Rotary frequencies, which the graph computes.
+_FREQUENCIES = re.compile(r"(^|\.)rotary_emb\.(original_)?inv_freq$")
 
 # A codebook is a bare parameter; some loaders save it as an embedding.
 _CODEBOOK = re.compile(r"^(candidate_selector\.(?:predecessor|successor)_codebook)\.weight$")
@@ -33,11 +35,11 @@ class DraftNames:
 
     Attributes:
         stored: The stored name of each name that the graph has.
-        left_out: Stored names that no graph has a use for.
+        left_out: Stored tensors that no graph has a use for, each with the reason.
     """
 
     stored: Mapping[str, str]
-    left_out: tuple[str, ...] = field(default=())
+    left_out: Mapping[str, str]
 
     def __call__(self, name: str) -> str:
         """The stored name of a name in the graph; that name itself where nothing of the kind is stored."""
@@ -51,14 +53,18 @@ class DraftNames:
         return [stored for name, stored in self.stored.items() if part in name]
 
 
-def canonical(name: str) -> str:
-    """The graph's name of a stored tensor: without what stands before it, and with its producer's words replaced."""
-    while found := next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None):
-        name = name.removeprefix(found)
-    for alias, meaning in _ALIASES.items():
-        if name.startswith(alias):
-            name = meaning + name.removeprefix(alias)
-            break
+def common_names(stored: Sequence[str]) -> dict[str, str]:
+    """The graph's name of each stored tensor: without what stands before all names, a producer's own words replaced.
+
+    A producer's words are replaced only where its words are found: what another one would mean by them is no matter.
+    """
+    aliases = aliases_of(stored)
+    return {name: _common_name(unprefixed(name), aliases) for name in stored}
+
+
+def _common_name(name: str, aliases: Mapping[str, str]) -> str:
+    if alias := next((alias for alias in aliases if name.startswith(alias)), None):
+        name = aliases[alias] + name.removeprefix(alias)
     return _CODEBOOK.sub(r"\1", name)
 
 
@@ -73,15 +79,14 @@ def draft_names(checkpoint: Checkpoint) -> DraftNames:
     packed = [name for name in names if _PACKED.search(name) or checkpoint.tensors[name].dtype in _PACKED_TYPES]
     _refuse(checkpoint.folder, packed, *_PACKED_WEIGHTS)
     stored: dict[str, str] = {}
-    left_out: list[str] = []
-    for name in names:
-        meaning = canonical(name)
-        if _LEFT_OUT.search(meaning):
-            left_out.append(name)
+    left_out: dict[str, str] = {}
+    for name, meaning in common_names(names).items():
+        if _FREQUENCIES.search(meaning):
+            left_out[name] = "rotary frequencies, which the graph computes from the config"
         elif meaning not in stored:
             stored[meaning] = name
         elif same_bytes(checkpoint.tensors[stored[meaning]], checkpoint.tensors[name]):
-            left_out.append(name)
+            left_out[name] = f"a copy of {stored[meaning]}"
         else:
             raise ExportError(
                 "Two tensors mean the same and differ.",
@@ -90,7 +95,7 @@ def draft_names(checkpoint: Checkpoint) -> DraftNames:
                 accepted=f"{meaning} once, or twice the same",
                 fix="Remove the one that the drafter was not trained with.",
             )
-    return DraftNames(stored, tuple(left_out))
+    return DraftNames(stored, left_out)
 
 
 def tensor(checkpoint: Checkpoint, names: DraftNames, name: str) -> StoredTensor | None:

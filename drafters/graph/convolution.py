@@ -7,9 +7,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from onnxkit.layers.basic import Linear, Style
 from onnxkit.layers.graph import BF16
-from onnxkit.weights.parameters import Weight
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Linear
+from onnxkit.weights.parameters import Rows, Source, Weight
 
 
 class BlockTables(nn.Module):
@@ -39,7 +40,7 @@ class GroupedConvolution(nn.Module):
     input, for both sides at once: one convolution makes the sub-layer's input, the other is applied to its output.
     """
 
-    def __init__(self, hidden_size: int, block_size: int, taps: int, group: int, style: Style) -> None:
+    def __init__(self, hidden_size: int, block_size: int, taps: int, group: int, precision: Precision) -> None:
         super().__init__()
         self.hidden, self.block, self.taps, self.groups, self.group = (
             hidden_size,
@@ -49,8 +50,9 @@ class GroupedConvolution(nn.Module):
             group,
         )
         shape = [2 * taps, self.groups, group]
-        self.base_kernel = Weight("base_kernel", shape, style.dtype, stored_shape=(2, taps, hidden_size))
-        self.kernel_projection = Linear(hidden_size, 2 * taps * self.groups, style)
+        stored = Source((Rows("base_kernel", 2),), (taps, hidden_size))
+        self.base_kernel = Weight("base_kernel", shape, precision.activations, stored)
+        self.kernel_projection = Linear(hidden_size, 2 * taps * self.groups, precision)
 
     def forward(self, op: OpBuilder, x: ir.Value, tables: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
         """The sub-layer's input ``[block rows, hidden]``, and the coefficients that :meth:`finish` needs."""

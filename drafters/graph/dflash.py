@@ -11,7 +11,8 @@ from onnxscript import OpBuilder
 
 from drafters.checkpoint.config import DFlash, DrafterConfig
 from drafters.graph.backbone import DraftLayer
-from drafters.graph.drafter import BlockDrafter, DrafterOptions, scaled_and_capped
+from drafters.graph.drafter import BlockDrafter, scaled_and_capped
+from drafters.graph.graph_io import DrafterOptions
 from drafters.graph.lattice import Candidates
 
 

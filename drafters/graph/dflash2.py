@@ -9,31 +9,33 @@ import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from drafters.checkpoint.config import DFlash2, DrafterConfig, LayerAttention
-from drafters.graph.backbone import Cache, DraftLayer, Rows
+from drafters.graph.backbone import DraftLayer, DraftRun
 from drafters.graph.convolution import BlockTables, GroupedConvolution
-from drafters.graph.drafter import BODY, BlockDrafter, DrafterOptions, scaled_and_capped
-from drafters.graph.lattice import Candidates
-from onnxkit.layers.basic import Linear, Style
+from drafters.graph.drafter import BODY, BlockDrafter, scaled_and_capped
+from drafters.graph.graph_io import DrafterOptions
+from drafters.graph.lattice import Candidates, pair_products
 from onnxkit.layers.graph import F32
-from onnxkit.weights.parameters import Weight
+from onnxkit.layers.kv_cache import KeyValueCache
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Linear, Lookup, declared_by
 
 
 class ConvolvedLayer(DraftLayer):
     """A layer whose two sub-layers stand between convolutions."""
 
-    def __init__(self, config: DrafterConfig, attention: LayerAttention, style: Style) -> None:
-        super().__init__(config, attention, style)
+    def __init__(self, config: DrafterConfig, attention: LayerAttention, precision: Precision) -> None:
+        super().__init__(config, attention, precision)
         variant = config.variant
         assert isinstance(variant, DFlash2)
         sizes = config.hidden_size, config.block_size, variant.conv_kernel_size, variant.conv_group_size
         self.block_tables = BlockTables(config.block_size, variant.conv_kernel_size)
-        self.attention_conv, self.mlp_conv = (GroupedConvolution(*sizes, style) for _ in range(2))
+        self.attention_conv, self.mlp_conv = (GroupedConvolution(*sizes, precision) for _ in range(2))
 
-    def attend(self, op: OpBuilder, x: ir.Value, rows: Rows, cache: Cache) -> tuple[ir.Value, Cache]:
+    def attend(self, op: OpBuilder, x: ir.Value, run: DraftRun, cache: KeyValueCache) -> tuple[ir.Value, KeyValueCache]:
         """The attention sub-layer between its convolutions."""
         tables = self.block_tables(op)
         x, after = self.attention_conv(op, x, tables)
-        y, cache = super().attend(op, x, rows, cache)
+        y, cache = super().attend(op, x, run, cache)
         return self.attention_conv.finish(op, y, after, tables), cache
 
     def feed(self, op: OpBuilder, x: ir.Value) -> ir.Value:
@@ -46,20 +48,20 @@ class ConvolvedLayer(DraftLayer):
 class CandidateSelector(nn.Module):
     """Scores of pairs: ``<A[previous] * (P h), B[current]>``, with two codebooks and a projected hidden state."""
 
-    def __init__(self, config: DrafterConfig, rank: int, style: Style) -> None:
+    def __init__(self, config: DrafterConfig, rank: int, precision: Precision) -> None:
         super().__init__()
         self.rank = rank
-        shape = [config.vocab_size, rank]
-        self.predecessor_codebook = Weight("predecessor_codebook", shape, style.dtype)
-        self.successor_codebook = Weight("successor_codebook", shape, style.dtype)
-        self.hidden_projection = Linear(config.hidden_size, rank, style)
+        self.predecessors, self.successors = (
+            declared_by(self, Lookup(precision.weights.matrix(name, (config.vocab_size, rank)), precision))
+            for name in ("predecessor_codebook", "successor_codebook")
+        )
+        self.hidden_projection = Linear(config.hidden_size, rank, precision)
 
     def forward(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value:
         """``[slots * drafts, hidden]`` -> float32 ``[slots, drafts, previous, current]``."""
         gate = op.Reshape(self.hidden_projection(op, hidden), [-1, drafts, 1, self.rank])
-        left = op.Mul(op.Gather(self.predecessor_codebook, found.previous), gate)
-        right = op.Transpose(op.Gather(self.successor_codebook, found.ids), perm=[0, 1, 3, 2])
-        return op.Cast(op.MatMul(left, right), to=F32)
+        left = op.Mul(self.predecessors(op, found.previous), gate)
+        return op.Cast(pair_products(op, left, self.successors(op, found.ids)), to=F32)
 
 
 class DFlash2Drafter(BlockDrafter):

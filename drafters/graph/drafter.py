@@ -1,50 +1,36 @@
-"""A block drafter as a graph: its borders, and the way from its inputs to a lattice of candidates."""
+"""A block drafter as a graph: the way from its inputs to a lattice of candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnxscript import GraphBuilder, OpBuilder, nn
+from onnxscript import OpBuilder, nn
 
 from drafters.checkpoint.config import DrafterConfig
-from drafters.graph.backbone import Cache, DraftLayer, Rows
+from drafters.graph.backbone import DraftLayer, DraftRun
+from drafters.graph.graph_io import (
+    AUX_HIDDEN_STATES,
+    BLOCK_ROW_INDEX,
+    CANDIDATE_IDS,
+    INPUT_IDS,
+    QKV_ROW_MAP,
+    SCORES,
+    DrafterOptions,
+    cache_type,
+)
 from drafters.graph.lattice import Candidates, candidates, scored, unary_scores
-from onnxkit.layers.basic import Linear, ResidualNorm, RMSNorm, Style, cast
-from onnxkit.layers.graph import BF16, F32, I32, I64, Outputs, Type
+from onnxkit.layers.graph import BF16, F32, I32, I64, Outputs, cast
+from onnxkit.layers.kv_cache import PRESENT, KeyValueCache
+from onnxkit.layers.norms import ResidualNorm, RMSNorm
+from onnxkit.layers.paged_attention import Paging
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Linear, Lookup, Product, declared_by
 from onnxkit.layers.rotary import RotaryTables
-from onnxkit.weights.parameters import Shared, Table, Weight
-
-INPUT_IDS, AUX_HIDDEN_STATES = "input_ids", "aux_hidden_states"
-QKV_ROW_MAP, BLOCK_ROW_INDEX = "qkv_row_map", "block_row_index"
-CUMULATIVE, PAST_LENGTHS, BLOCK_TABLE = "cumulative_sequence_lengths", "past_sequence_lengths", "block_table"
-METADATA = "attention_metadata"
-CANDIDATE_IDS, SCORES = "draft_candidate_ids", "draft_scores"
-PAST = {"key": "past_key_values.%d.key", "value": "past_key_values.%d.value"}
-PRESENT = {"key": "present.%d.key", "value": "present.%d.value"}
+from onnxkit.weights.parameters import Table, Weight
 
 # The body's element type, whatever the target's: fused features of 1e4 and more do not fit into float16.
-BODY = Style(BF16)
-
-
-@dataclass(frozen=True)
-class DrafterOptions:
-    """What a drafter's graph takes from the target that it drafts for.
-
-    Attributes:
-        dtype: The element type of the target's hidden states, embedding and head.
-        context_length: Positions that a sequence may have.
-        page_size: Tokens in a page of the cache, which both graphs share.
-        embedding: The name of the target's embedding in its graph.
-        head: The name of its LM head; the embedding's where they are one table.
-    """
-
-    dtype: ir.DataType
-    context_length: int
-    page_size: int
-    embedding: str
-    head: str
+BODY = Precision.dense(BF16)
 
 
 class BlockDrafter(nn.Module):
@@ -60,20 +46,8 @@ class BlockDrafter(nn.Module):
         super().__init__()
         self.config, self.options = config, options
         size, epsilon = config.hidden_size, config.rms_norm_eps
-        table = [config.vocab_size, size]
-        # The target's tables have its type; one of the drafter's own has the body's.
-        self.embedding: nn.Parameter = (
-            Weight("embed_tokens.weight", table, BF16)
-            if config.own_embedding
-            else Shared(options.embedding, table, options.dtype)
-        )
-        self.head: nn.Parameter
-        if config.own_head:
-            self.head = Weight("lm_head.weight", [config.draft_vocab_size or config.vocab_size, size], BF16)
-        elif options.head == options.embedding and not config.own_embedding:
-            self.head = self.embedding
-        else:
-            self.head = Shared(options.head, table, options.dtype)
+        self.embedding = declared_by(self, _embedding(config, options))
+        self.head = declared_by(self, _head(config, options, self.embedding))
         self.mask_embedding = (
             Table("mask_embedding", [size], F32, config.mask_row.rows) if config.mask_row is not None else None
         )
@@ -85,7 +59,7 @@ class BlockDrafter(nn.Module):
         self.layers = nn.ModuleList([layer(config, attention, BODY) for attention in config.layers])
         self.norm = ResidualNorm(size, epsilon, BODY)
 
-    def forward(self, op: OpBuilder, inputs: Mapping[str, ir.Value], caches: Sequence[Cache]) -> Outputs:
+    def forward(self, op: OpBuilder, inputs: Mapping[str, ir.Value], caches: Sequence[KeyValueCache]) -> Outputs:
         """The graph's outputs, typed and named."""
         config, drafts = self.config, self.config.num_draft_tokens
         hidden, presents = self.run_layers(op, inputs, caches)
@@ -100,49 +74,40 @@ class BlockDrafter(nn.Module):
         return outputs
 
     def run_layers(
-        self, op: OpBuilder, inputs: Mapping[str, ir.Value], caches: Sequence[Cache]
-    ) -> tuple[ir.Value, list[Cache]]:
+        self, op: OpBuilder, inputs: Mapping[str, ir.Value], caches: Sequence[KeyValueCache]
+    ) -> tuple[ir.Value, list[KeyValueCache]]:
         """The final norm's output of every block row, ``[block rows, hidden]``, and the caches."""
-        rows = self.rows(op, inputs)
+        run = self.run(op, inputs)
         residual, branch, presents = self.embedded(op, inputs[INPUT_IDS]), None, []
         for layer, cache in zip(self.layers, caches, strict=True):
-            residual, branch, present = layer(op, residual, branch, rows, cache)
+            residual, branch, present = layer(op, residual, branch, run, cache)
             presents.append(present)
         hidden, _ = self.norm(op, residual, branch)
         return hidden, presents
 
-    def rows(self, op: OpBuilder, inputs: Mapping[str, ir.Value]) -> Rows:
+    def run(self, op: OpBuilder, inputs: Mapping[str, ir.Value]) -> DraftRun:
         """What the layers share, the context rows among it."""
-        features = cast(op, inputs[AUX_HIDDEN_STATES], self.options.dtype, BF16)
+        features = cast(op, inputs[AUX_HIDDEN_STATES], self.options.target.activations, BF16)
         cos, sin = self.rotary_emb(op)
-        return Rows(
+        return DraftRun(
             context=self.hidden_norm(op, self.fc(op, features)),
             qkv_row_map=inputs[QKV_ROW_MAP],
             block_row_index=inputs[BLOCK_ROW_INDEX],
-            cumulative_lengths=inputs[CUMULATIVE],
-            past_lengths=inputs[PAST_LENGTHS],
-            block_table=inputs[BLOCK_TABLE],
-            attention_metadata=inputs[METADATA],
+            paging=Paging.of(inputs),
             cos=cos,
             sin=sin,
         )
 
     def embedded(self, op: OpBuilder, input_ids: ir.Value) -> ir.Value:
         """The embedding of the block's tokens, ``[block rows, hidden]``; scaled in float32, then rounded."""
-        x, scale = op.Gather(self.embedding, input_ids), self.config.input_embedding_scale
+        scale = self.config.input_embedding_scale
         if scale is None and self.mask_embedding is None:
-            return cast(op, x, BF16 if self.config.own_embedding else self.options.dtype, BF16)
-        x = op.Cast(x, to=F32)
+            return self.embedding(op, input_ids)
+        x = self.embedding(op, input_ids, into=F32)
         if self.mask_embedding is not None:
             masked = op.Unsqueeze(op.Equal(input_ids, self.config.mask_token_id), [1])
             x = op.Where(masked, self.mask_embedding, x)
         return op.Cast(x if scale is None else op.Mul(x, scale), to=BF16)
-
-    def logits(self, op: OpBuilder, hidden: ir.Value) -> ir.Value:
-        """The head over ``[rows, hidden]``: ``[rows, vocab]`` float32."""
-        dtype = BF16 if self.config.own_head else self.options.dtype
-        y = op.Gemm(cast(op, hidden, BF16, dtype), self.head, transB=1)
-        return cast(op, y, dtype, F32)
 
     def lattice(self, op: OpBuilder, hidden: ir.Value, input_ids: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Candidates ``[slots, drafts, top k]`` int32 and scores ``[slots, drafts, top k, top k]`` float32.
@@ -153,7 +118,7 @@ class BlockDrafter(nn.Module):
         if not config.anchor_predicts:
             blocks = op.Reshape(hidden, [-1, config.block_size, config.hidden_size])
             hidden = op.Reshape(op.Slice(blocks, [1], [config.block_size], [1]), [-1, config.hidden_size])
-        unary, rows = unary_scores(op, self.logits(op, hidden), config.top_k)
+        unary, rows = unary_scores(op, self.head(op, hidden, into=F32), config.top_k)
         sizes = config.block_size, drafts, config.top_k
         found = candidates(op, self.transformed(op, unary), rows, input_ids, sizes, self.d2t)
         return scored(op, found, self.pairs(op, hidden, found, drafts), sizes)
@@ -167,6 +132,26 @@ class BlockDrafter(nn.Module):
         raise NotImplementedError
 
 
+def _embedding(config: DrafterConfig, options: DrafterOptions) -> Lookup:
+    """The target's embedding, in the target's format, or one of the drafter's own."""
+    shape, name = (config.vocab_size, config.hidden_size), "embed_tokens.weight"
+    if config.own_embedding:
+        return Lookup(BODY.weights.matrix(name, shape), BODY)
+    weights = options.target.weights
+    return Lookup(weights.shared(options.embedding, shape), Precision(BF16, weights))
+
+
+def _head(config: DrafterConfig, options: DrafterOptions, embedding: Lookup) -> Product:
+    """The target's head, which may be its embedding's table, or one of the drafter's own."""
+    shape, name = (config.draft_vocab_size or config.vocab_size, config.hidden_size), "lm_head.weight"
+    if config.own_head:
+        return Product(BODY.weights.matrix(name, shape), BODY)
+    weights = options.target.weights
+    if options.head == options.embedding and not config.own_embedding:
+        return Product(embedding.matrix, Precision(BF16, weights))
+    return Product(weights.shared(options.head, shape), Precision(BF16, weights))
+
+
 def scaled_and_capped(op: OpBuilder, unary: ir.Value, factor: float | None, cap: float | None) -> ir.Value:
     """A multiplier, then a tanh cap, each where there is one. Neither changes the order."""
     if factor is not None:
@@ -174,31 +159,3 @@ def scaled_and_capped(op: OpBuilder, unary: ir.Value, factor: float | None, cap:
     if cap is not None:
         unary = op.Mul(op.Tanh(op.Div(unary, cap)), cap)
     return unary
-
-
-def cache_type(config: DrafterConfig, options: DrafterOptions) -> Type:
-    """Element type and shape of a layer's keys, and of its values."""
-    return BF16, ["num_blocks", options.page_size, config.num_key_value_heads, config.head_dim]
-
-
-def declare_inputs(
-    builder: GraphBuilder, config: DrafterConfig, options: DrafterOptions
-) -> tuple[dict[str, ir.Value], list[Cache]]:
-    """Declare the graph's inputs. Slots, whose rows are ``block_rows``, are not the requests: either may be more."""
-    kinds: dict[str, Type] = {
-        AUX_HIDDEN_STATES: (options.dtype, ["context_rows", config.hidden_size * len(config.taps)]),
-        INPUT_IDS: (I64, ["block_rows"]),
-        QKV_ROW_MAP: (I32, ["rows"]),
-        BLOCK_ROW_INDEX: (I32, ["block_rows"]),
-        CUMULATIVE: (I32, ["requests + 1"]),
-        PAST_LENGTHS: (I32, ["requests"]),
-        BLOCK_TABLE: (I32, ["requests", "max_num_blocks"]),
-        METADATA: (I32, [3]),
-    }
-    inputs = {name: builder.input(name, *kind) for name, kind in kinds.items()}
-    cache = cache_type(config, options)
-    caches = [
-        Cache(**{part: builder.input(name % layer, *cache) for part, name in PAST.items()})
-        for layer in range(len(config.layers))
-    ]
-    return inputs, caches

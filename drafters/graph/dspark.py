@@ -12,47 +12,47 @@ from onnxscript import OpBuilder, nn
 
 from drafters.checkpoint.config import DrafterConfig, DSpark
 from drafters.graph.backbone import DraftLayer
-from drafters.graph.drafter import BODY, BlockDrafter, DrafterOptions
-from drafters.graph.lattice import Candidates
-from onnxkit.layers.basic import Embedding, Style
-from onnxkit.layers.graph import F32
-from onnxkit.weights.parameters import Weight
+from drafters.graph.drafter import BODY, BlockDrafter
+from drafters.graph.graph_io import DrafterOptions
+from drafters.graph.lattice import Candidates, pair_products
+from onnxkit.layers.graph import F32, cast
+from onnxkit.layers.precision import Precision
+from onnxkit.layers.projection import Embedding, JointLinear
 
 
 class Gate(nn.Module):
-    """``sigmoid(W [h; e] + b)`` in float32. ``W`` is taken apart by columns, so that ``W h`` is made once a row."""
+    """``sigmoid(W [h; e] + b)`` in float32, where ``W h`` is made once for all candidates of a row."""
 
-    def __init__(self, hidden_size: int, rank: int) -> None:
+    def __init__(self, hidden_size: int, rank: int, precision: Precision) -> None:
         super().__init__()
-        self.hidden, self.rank = hidden_size, rank
-        self.weight = Weight("weight", [rank, hidden_size + rank], F32)
-        self.bias = Weight("bias", [rank], F32)
+        self.rank = rank
+        self.joint = JointLinear((hidden_size, rank), rank, precision.activations, F32)
 
     def forward(self, op: OpBuilder, hidden: ir.Value, embedded: ir.Value, drafts: int) -> ir.Value:
         """``[slots * drafts, hidden]`` and ``[slots, drafts, top k, rank]`` -> ``[slots, drafts, top k, rank]``."""
-        for_hidden, for_embedded = op.Split(self.weight, [self.hidden, self.rank], axis=1, _outputs=2)
-        once = op.Gemm(op.Cast(hidden, to=F32), for_hidden, self.bias, transB=1)
-        each = op.MatMul(embedded, op.Transpose(for_embedded, perm=[1, 0]))
+        once, each = self.joint(op, hidden, embedded)
         return op.Sigmoid(op.Add(each, op.Reshape(once, [-1, drafts, 1, self.rank])))
 
 
 class MarkovHead(nn.Module):
     """Scores of pairs in float32: ``<W1[previous], W2[current]>``; a gate, where there is one, acts on the left."""
 
-    def __init__(self, config: DrafterConfig, variant: DSpark, style: Style) -> None:
+    def __init__(self, config: DrafterConfig, variant: DSpark, precision: Precision) -> None:
         super().__init__()
-        rank = variant.markov_rank
-        self.markov_w1 = Embedding(config.vocab_size, rank, style)  # by the target's ids
-        self.markov_w2 = Embedding(config.draft_vocab_size or config.vocab_size, rank, style)  # by rows of the head
-        self.gate_proj = Gate(config.hidden_size, variant.markov_rank) if variant.gated else None
+        rank, self.dtype = variant.markov_rank, precision.activations
+        self.markov_w1 = Embedding(config.vocab_size, rank, precision)  # by the target's ids
+        self.markov_w2 = Embedding(config.draft_vocab_size or config.vocab_size, rank, precision)  # by rows of the head
+        self.gate_proj = Gate(config.hidden_size, rank, precision) if variant.gated else None
 
     def forward(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value:
         """``[slots * drafts, hidden]`` -> ``[slots, drafts, previous, current]``."""
-        left = op.Cast(self.markov_w1(op, found.previous), to=F32)
+        left = self._float32(op, self.markov_w1(op, found.previous))
         if self.gate_proj is not None:
             left = op.Mul(left, self.gate_proj(op, hidden, left, drafts))
-        right = op.Cast(self.markov_w2(op, found.rows), to=F32)
-        return op.MatMul(left, op.Transpose(right, perm=[0, 1, 3, 2]))
+        return pair_products(op, left, self._float32(op, self.markov_w2(op, found.rows)))
+
+    def _float32(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        return cast(op, x, self.dtype, F32)
 
 
 class DSparkDrafter(BlockDrafter):

@@ -62,6 +62,14 @@ def candidates(
     return Candidates(ids, rows, op.Reshape(unary, [-1, drafts, 1, top_k]), previous)
 
 
+def pair_products(op: OpBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Inner products of every previous candidate's vector and every current one's.
+
+    ``[slots, drafts, top k, rank]`` twice -> ``[slots, drafts, previous, current]``.
+    """
+    return op.MatMul(left, op.Transpose(right, perm=[0, 1, 3, 2]))
+
+
 def scored(
     op: OpBuilder, found: Candidates, pairs: ir.Value | None, sizes: tuple[int, int, int]
 ) -> tuple[ir.Value, ir.Value]:

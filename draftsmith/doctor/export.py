@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from builder.sizes import readable
 from draftsmith.cuda_driver import Gpu
 from draftsmith.cuda_runtime import dotted, numbers
 from draftsmith.doctor.findings import Findings
 from draftsmith.doctor.probe import CPU, CUDA
 from draftsmith.doctor.versions import NEWER, newer_parts
 from draftsmith.verify.folder import ExportFolder, Graph
+from onnxkit.sizes import readable
 
 # Arithmetic on shapes, which a dense graph leaves to the CPU: a few integers a token.
 _SHAPES = {"Shape", "Gather", "Concat", "Slice", "Squeeze", "Unsqueeze", "Cast", "Sub", "Add", "Mul", "Div", "Range"}

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from draftsmith.verify.contract import attention_nodes, shape_of
 from draftsmith.verify.folder import ExportFolder, Graph
+from genai_config import runtime
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ def weights_of(export: ExportFolder) -> Weights:
 def plan_of(export: ExportFolder) -> Plan:
     """The plan, from the configuration and the graphs' shapes."""
     batching = export.config.get("engine", {}).get("dynamic_batching", {})
-    drafter, page = export.drafter, batching.get("block_size", 256)
+    drafter, page = export.drafter, batching.get("block_size", runtime.DEFAULT_PAGE)
     token = _token_bytes(drafter) if drafter else 0
     ring = 0
     if drafter and drafter.section.get("sliding_window", -1) > 0:
-        reach = drafter.section["sliding_window"] + 2 * drafter.section.get("block_size", 0)
-        ring = (math.ceil(reach / page) + 1) * page * token
+        window, block = drafter.section["sliding_window"], drafter.section.get("block_size", 0)
+        ring = runtime.ring_pages(window, block, page) * page * token
     return Plan(
         target_token=_token_bytes(export.decoder),
         drafter_token=token,
@@ -87,9 +88,9 @@ def plan_of(export: ExportFolder) -> Plan:
 def _token_bytes(graph: Graph) -> int:
     """Keys and values of all attention layers."""
     caches = [v for v in graph.model.graph.inputs if str(v.name).startswith("past_key_values")]
-    widths = graph.section.get("num_key_value_heads", 0) * graph.section.get("head_size", 0)
-    size = caches[0].dtype.itemsize if caches and caches[0].dtype is not None else 2
-    return int(2 * len(attention_nodes(graph)) * widths * size)
+    heads, width = (graph.section.get(key, 0) for key in ("num_key_value_heads", "head_size"))
+    size = int(caches[0].dtype.itemsize) if caches and caches[0].dtype is not None else 2
+    return runtime.token_bytes(len(attention_nodes(graph)), heads, width, size)
 
 
 def _size(value: ir.Value) -> int:

@@ -7,14 +7,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from builder.sizes import readable
+from draftsmith.acceptance import Acceptance
 from draftsmith.report import pictures
 from draftsmith.report.memory import plan_of, weights_of
-from draftsmith.speculate import Acceptance
 from draftsmith.verify.checks import SENTENCES, Results, Verdict
 from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.machine import unwritable
 from onnxkit import __version__
+from onnxkit.sizes import readable
 from onnxkit.text import escaped
 
 STYLE = """
@@ -143,11 +143,11 @@ def _acceptance(results: Results) -> Iterator[str]:
     engine = results.figures.get("engine")
     if not engine or not sum(engine["histogram"]):
         return
-    found = Acceptance(tuple(engine["histogram"]), engine["proposed"], 0)
+    found = Acceptance(tuple(engine["histogram"]))
     yield "<h2>Drafts</h2>"
     yield (
-        f"<p>{found.proposed} proposed, {found.accepted} accepted in {found.rounds} rounds: {found.mean:.2f} a round. "
-        '<span class="mute">Short runs, some of random tokens; speculate takes prompts of your own.</span></p>'
+        f"<p>{engine['proposed']} proposed, {found.accepted} accepted in {found.rounds} rounds: {found.mean:.2f} a "
+        'round. <span class="mute">Short runs, some of random tokens; speculate takes prompts of your own.</span></p>'
     )
     lengths = [str(i) for i in range(len(found.histogram))]
     shares = found.by_position()

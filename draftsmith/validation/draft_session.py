@@ -11,6 +11,7 @@ import numpy as np
 
 from draftsmith.validation.ranges import take_ranges
 from draftsmith.validation.session import CPU, Array, Place, Session
+from genai_config.runtime import ingested, ring_pages
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class DraftSession:
         self.results: dict[str, Array] = {}  # all outputs of the last run
         self.page = next(v.shape[1] for name, v in self.inputs.items() if name.startswith("past_key_values"))
         columns = positions // self.page + 1
-        ring = columns if window is None else min(-(-(window + 2 * block) // self.page) + 1, columns)
+        ring = columns if window is None else min(ring_pages(window, block, self.page), columns)
         pages = requests * ring + 3
         rng = np.random.default_rng(0)
         for name, value in self.inputs.items():
@@ -110,7 +111,7 @@ class DraftSession:
         return np.array(rows, np.int32)
 
     def _ingested(self, taps: Array) -> Array:
-        return taps if self.window is None else taps[-(self.window + self.block) :]
+        return taps if self.window is None else taps[-ingested(self.window, self.block) :]
 
     def _block(self, anchor: int) -> Array:
         return np.array([anchor] + [self.mask] * (self.block - 1), np.int64)

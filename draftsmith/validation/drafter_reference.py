@@ -25,8 +25,8 @@ from transformers import Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from drafters.checkpoint.config import DFlash, DFlash2, DrafterConfig, DSpark, LayerAttention
-from drafters.checkpoint.names import canonical
-from onnxkit.layers.rotary import Rotary
+from drafters.checkpoint.names import common_names
+from onnxkit.rotary import Rotary
 
 Tensor = torch.Tensor
 
@@ -81,15 +81,17 @@ def load_drafter(
     folder: Path, config: DrafterConfig, embedding: Tensor, head: Tensor, tables: torch.dtype = torch.bfloat16
 ) -> ReferenceDrafter:
     """A drafter's weights from its folder, as an export rounds them: to bfloat16, a gate's alone left as they are."""
-    weights = {}
+    tensors: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for stored, tensor in load_file(path).items():
-            name = canonical(stored)
-            if not tensor.is_floating_point():
-                weights[name] = tensor
-                continue
-            rounded = tensor if "gate_proj" in name and ".mlp." not in name else tensor.to(torch.bfloat16)
-            weights[name] = rounded.to(torch.float32)
+        tensors |= load_file(path)
+    weights = {}
+    for stored, name in common_names(list(tensors)).items():
+        tensor = tensors[stored]
+        if not tensor.is_floating_point():
+            weights[name] = tensor
+            continue
+        rounded = tensor if "gate_proj" in name and ".mlp." not in name else tensor.to(torch.bfloat16)
+        weights[name] = rounded.to(torch.float32)
     if config.own_embedding:
         embedding = weights["embed_tokens.weight"]
     if config.own_head:

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
+from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.validation.paged import lower_graph
 from genai_config.sections import BlockDrafter, Decoder
 from onnxkit.json_object import load_json
@@ -25,7 +26,7 @@ from onnxkit.json_object import load_json
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 F32 = ir.DataType.FLOAT
 
-_SECTIONS = ("decoder", "dflash2", "dspark")  # of the configuration, each with a graph
+_SECTIONS = ("decoder", *RuntimeKind)  # of the configuration, each with a graph
 BATCH = 4  # requests at once, at the most: a drafter's cache is allocated for all of them
 
 

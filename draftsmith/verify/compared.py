@@ -15,17 +15,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from builder.export import Plan
 from builder.option_table import DRAFTER_PATHS
 from builder.output import MANIFEST
+from builder.package import Package
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
 from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder, Graph
 from draftsmith.verify.protos import json_differences, message_differences
 from onnxkit.errors import ExportError
 from onnxkit.json_object import load_json
 from onnxkit.progress import Groups, progress_bar
-from onnxkit.weights.parameters import Shared
-from onnxkit.weights.save import external_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -79,17 +77,19 @@ class _Against:
         return len(view)
 
 
-def weight_faults(export: ExportFolder, build: Plan, folder: Path) -> WeightFaults:
+def weight_faults(export: ExportFolder, package: Package, folder: Path) -> WeightFaults:
     """Compare each initializer, as the graph reads it, with the bytes that the plan gives, a block at a time."""
     result = WeightFaults()
-    targets = build.model.graph.initializers
-    with progress_bar(sum(map(external_bytes, build.models)), "Comparing weights") as progress:
-        for graph, model in zip(export.graphs, build.models, strict=False):
+    found = {graph.role: graph for graph in export.graphs}
+    with progress_bar(package.own_bytes, "Comparing weights") as progress:
+        for planned in package.graphs:
+            graph = found.get(planned.role)
+            if graph is None:
+                continue  # the configuration's difference tells
             _log.info("comparing the weights of %s", graph.path.name)
-            own = {name: value.const_value for name, value in model.graph.initializers.items()}
-            groups = Groups(_log.info, {name: tensor.nbytes for name, tensor in own.items() if tensor is not None})
-            for name, value in model.graph.initializers.items():
-                wanted = targets[name].const_value if isinstance(value, Shared) else value.const_value
+            groups = Groups(_log.info, {name: t.byte_count for name, t in planned.tensors.initializers.items()})
+            for name in planned.tensors.initializers:
+                wanted = package.owner(planned, name).tensors.initializers[name].tensor
                 assert wanted is not None
                 groups.began(name)
                 fault = _tensor_fault(export.path, graph, name, wanted)

@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import ExportFolder, Graph
-
-ENGINE_DRAFTS = 7
+from genai_config.runtime import DEFAULT_DRAFTS, ENGINE_DRAFTS
 
 
 def check_contract(export: ExportFolder, results: Results) -> None:
@@ -139,7 +139,7 @@ def _update_faults(graph: Graph, groups: dict[Any, Any]) -> Iterator[str]:
 def _drafter_faults(export: ExportFolder, graph: Graph) -> Iterator[str]:
     section, where = graph.section, f"model.{graph.role}"
     block, drafts = section.get("block_size", 0), section.get("num_draft_tokens", 0)
-    expected = block - 1 if graph.role == "dflash2" else block
+    expected = block - 1 if graph.role == RuntimeKind.DFLASH2 else block
     if drafts != expected:
         yield f"{where}.num_draft_tokens is {drafts}, for a block_size of {block} it must be {expected}"
     outputs = section.get("outputs", {})
@@ -179,8 +179,8 @@ def _window_faults(export: ExportFolder, graph: Graph, block: int) -> Iterator[s
     windows = [window_of(node) for node in attention_nodes(graph)]
     longest = export.config["model"].get("context_length", 0) + block
     if ring <= 0:
-        if graph.role == "dflash2":
-            yield f"model.dflash2.sliding_window is {ring}; it must be positive"
+        if graph.role == RuntimeKind.DFLASH2:
+            yield f"model.{graph.role}.sliding_window is {ring}; it must be positive"
         return
     wide = [window for window in windows if window is None]
     if wide and ring < longest:
@@ -222,7 +222,7 @@ def _drafting(export: ExportFolder, graph: Graph) -> Iterator[str]:
     drafts = graph.section.get("num_draft_tokens", 0)
     most = export.config.get("speculative", {}).get("max_draft_tokens")
     if most is None:
-        yield "speculative.max_draft_tokens is missing; the runtime then takes 4"
+        yield f"speculative.max_draft_tokens is missing; the runtime then takes {DEFAULT_DRAFTS}"
     elif not 1 <= most <= min(drafts, ENGINE_DRAFTS):
         yield f"speculative.max_draft_tokens is {most}, of at most {min(drafts, ENGINE_DRAFTS)}"
     for group in export.decoder.section.get("state_groups", []):
@@ -234,5 +234,5 @@ def _drafting(export: ExportFolder, graph: Graph) -> Iterator[str]:
         yield "search has a repetition penalty, which turns drafts off"
     if search.get("do_sample"):
         yield "search.do_sample is true"
-    if graph.role == "dspark" and _batching(export).get("prefix_caching"):
+    if graph.role == RuntimeKind.DSPARK and _batching(export).get("prefix_caching"):
         yield "prefix_caching is true, which the Engine does not take with a DSpark drafter"

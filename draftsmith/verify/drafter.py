@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from builder.qwen35.names import EMBEDDING, HEAD
 from drafters.checkpoint.config import DFlash2
+from drafters.checkpoint.names import HEAD
 from draftsmith.validation.draft_session import DraftSession, Turn
 from draftsmith.validation.drafter_reference import (
     ReferenceDrafter,
@@ -123,12 +123,13 @@ def check_drafter(
     reference = source.reference(target)
     dtype, file = activation_type(graph), running.folder / graph.path.name
     setting = _Setting(export, running, reference, target, source)
+    heads = {HEAD, target.source.head}
     if running.rounds:  # the export's own graph, and then one that puts out its parts, which may be fused otherwise
         errors, _ = _run(file, [], setting)
-        parts, _ = _run(*_with_probes(file, graph.model.graph, running), setting, running.data)
+        parts, _ = _run(*_with_probes(file, graph.model.graph, heads, running), setting, running.data)
         errors.parts, errors.own = parts.parts, parts.own | errors.own
     else:
-        path, probes = _with_probes(file, graph.model.graph, running)
+        path, probes = _with_probes(file, graph.model.graph, heads, running)
         errors, largest = _run(with_ranges(path, graph.model.graph, dtype), probes, setting)
         tell_ranges("drafter ranges", dtype, largest, results)
     _tell(errors, setting, results)
@@ -256,16 +257,17 @@ def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _with_probes(path: Path, stored: ir.Graph, running: Running) -> tuple[Path, list[_Probe]]:
+def _with_probes(path: Path, stored: ir.Graph, heads: set[str], running: Running) -> tuple[Path, list[_Probe]]:
     """The graph that runs with the probed values as further outputs, in a file beside it.
 
     Args:
         path: The graph.
         stored: The export's, whose values have the same names.
+        heads: What the head's table may be called: it is the drafter's own or the target's.
         running: The copy that the graph is of.
     """
     model = ir.load(path)
-    probes = [*_head_probe(stored), *_convolution_probes(stored)]
+    probes = [*_head_probe(stored, heads), *_convolution_probes(stored)]
     types = value_types(stored) if running.rounds else {}
     known = {str(value.name) for value in model.graph.outputs}
     values = {str(output.name): output for node in model.graph for output in node.outputs}
@@ -284,8 +286,8 @@ def _with_probes(path: Path, stored: ir.Graph, running: Running) -> tuple[Path, 
     return probed, probes
 
 
-def _head_probe(graph: ir.Graph) -> Iterator[_Probe]:
-    for name in (HEAD, EMBEDDING):
+def _head_probe(graph: ir.Graph, heads: set[str]) -> Iterator[_Probe]:
+    for name in sorted(heads):
         table = graph.initializers.get(name)
         for node in [use.node for use in table.uses()] if table is not None else []:
             if node.op_type == "Gemm" and node.inputs[0] is not None:

@@ -11,13 +11,15 @@ from typing import Any
 import onnx_ir as ir
 
 from builder.output import MANIFEST
+from builder.plan import TARGET
+from drafters.checkpoint.kinds import RuntimeKind
 from draftsmith.validation.widen import is_plain
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
 from onnxkit.weights.save import PRODUCER
 
 CONFIG = "genai_config.json"
-DRAFTERS = ("dflash2", "dspark")
+DRAFTERS = tuple(RuntimeKind)
 
 
 @dataclass(frozen=True)
@@ -54,21 +56,24 @@ class ExportFolder:
     Attributes:
         path: The folder.
         config: ``genai_config.json``.
-        decoder: The target's graph.
-        drafter: The drafter's, where there is one.
+        graphs: The package of graphs: the decoder, then a drafter where there is one.
         manifest: ``draftsmith.json``, where there is one of this tool.
     """
 
     path: Path
     config: dict[str, Any]
-    decoder: Graph
-    drafter: Graph | None
+    graphs: tuple[Graph, ...]
     manifest: JsonObject | None = None
 
     @property
-    def graphs(self) -> list[Graph]:
-        """All graphs."""
-        return [self.decoder, *([self.drafter] if self.drafter else [])]
+    def decoder(self) -> Graph:
+        """The target's graph."""
+        return self.graphs[0]
+
+    @property
+    def drafter(self) -> Graph | None:
+        """The drafter's graph, where there is one."""
+        return next((graph for graph in self.graphs if graph.role in DRAFTERS), None)
 
     @property
     def packed(self) -> bool:
@@ -118,10 +123,9 @@ def open_export(path: Path) -> ExportFolder:
         _check_link(path, entry)
     config = load_json(path / CONFIG, once=True)
     model = JsonObject(config, str(path / CONFIG)).section("model")
-    decoder = _graph(path, model, "decoder")
     named = [role for role in DRAFTERS if role in model]
-    drafter = _graph(path, model, named[0]) if named else None
-    return ExportFolder(path, config, decoder, drafter, read_manifest(path))
+    graphs = tuple(_graph(path, model, role) for role in (TARGET, *named[:1]))
+    return ExportFolder(path, config, graphs, read_manifest(path))
 
 
 def _check_link(folder: Path, entry: Path) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from builder.sizes import readable
 from onnxkit.errors import ExportError
+from onnxkit.sizes import readable
 
 # Errors of the system that say nothing of an export.
 _TROUBLE = {

@@ -10,11 +10,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.export import Plan, plan, write
 from builder.option_table import DRAFTER_PATHS
 from builder.output import MANIFEST
+from builder.plan import Plan, plan
 from builder.recorded import recorded_request
-from builder.sizes import readable as readable_size
+from builder.write import write
 from draftsmith.verify.checks import Results
 from draftsmith.verify.compared import (
     config_faults,
@@ -29,7 +29,7 @@ from draftsmith.verify.folder import CONFIG, ExportFolder
 from draftsmith.verify.sources import DrafterSource, Target
 from onnxkit import __version__
 from onnxkit.errors import ExportError, listed
-from onnxkit.weights.save import hollow
+from onnxkit.sizes import readable as readable_size
 
 NAME = "what would be written"
 GRAPHS, WEIGHTS, CONFIGURATION = "graphs as written", "weights as written", "configuration as written"
@@ -78,10 +78,9 @@ def _write(export: ExportFolder, target: Target, drafter: DrafterSource | None, 
     assert export.manifest is not None
     source = drafter.checkpoint.folder if drafter is not None else None
     build = plan(recorded_request(export.manifest, target.checkpoint.folder, source), target.checkpoint.folder)
-    with hollow(*build.models):
-        write(build, folder)
+    write(build.hollow(), folder)
     asked = any(name in export.options for name in DRAFTER_PATHS)
-    return Written(build, folder, whole=not asked or build.drafter is not None)
+    return Written(build, folder, whole=not asked or source is not None)
 
 
 def _compare(export: ExportFolder, written: Written, readable: bool, results: Results) -> None:
@@ -91,7 +90,7 @@ def _compare(export: ExportFolder, written: Written, readable: bool, results: Re
     names = ", ".join(graph.path.name for graph in graphs)
     _tell(export, GRAPHS, f"{names}: every node, attribute, type and place", faults, len(graphs), results)
     if readable:
-        found = weight_faults(export, written.build, written.folder)
+        found = weight_faults(export, written.build.package, written.folder)
         what = f"{found.count} initializers, {readable_size(found.size)}, byte for byte what the checkpoints give"
         _tell(export, WEIGHTS, what, found.faults, found.count, results)
     faults = list(config_faults(export, written.folder / CONFIG, written.whole))

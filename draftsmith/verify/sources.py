@@ -14,12 +14,15 @@ import onnx_ir as ir
 import torch
 
 from builder.drafter import sharing
-from builder.qwen35.config import TargetConfig, read_target_config
-from builder.qwen35.names import EMBEDDING, HEAD, StoredNames, find_names
+from builder.families import open_target as open_source
+from builder.family import Target as TargetSource
+from builder.model_config import ModelConfig
 from drafters.checkpoint import conventions
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.conventions import NORMED, RAW
-from drafters.checkpoint.reading import identity, read_identified
+from drafters.checkpoint.identity import identity
+from drafters.checkpoint.names import EMBEDDING, HEAD
+from drafters.checkpoint.reading import read_identified
 from draftsmith.validation.drafter_reference import ReferenceDrafter, load_drafter
 from draftsmith.validation.reference import entering_streams, load_reference, load_rounding
 from draftsmith.validation.session import Array
@@ -27,7 +30,7 @@ from draftsmith.validation.widen import by_real_path
 from draftsmith.verify.checks import Results
 from draftsmith.verify.contract import attention_nodes, window_of
 from draftsmith.verify.folder import ExportFolder, Graph
-from onnxkit.layers.basic import DROWNING
+from onnxkit.layers.gating import DROWNING
 from onnxkit.weights.checkpoint import Checkpoint
 
 TORCH = {
@@ -55,18 +58,24 @@ class Target:
     """The target's checkpoint.
 
     Attributes:
-        checkpoint: The folder, opened.
-        config: Its configuration.
-        names: Its tensors' names.
+        source: The folder, opened and checked as for an export.
         precision: The export's element type, to which the reference's weights are rounded.
         seen: What was run, and in which type.
     """
 
-    checkpoint: Checkpoint
-    config: TargetConfig
-    names: StoredNames
+    source: TargetSource
     precision: torch.dtype
     seen: dict[tuple[bytes, bool], Expected] = field(default_factory=dict)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The folder."""
+        return self.source.checkpoint
+
+    @property
+    def config(self) -> ModelConfig:
+        """Its configuration."""
+        return self.source.config
 
     def expected(self, ids: Array, rounded: bool = False) -> Expected:
         """Run transformers on a sequence of token ids, once: in float32, or rounding as the export does."""
@@ -96,8 +105,9 @@ class Target:
         return tuple(last + 1 if tap == last and last_tap == NORMED else tap for tap in taps)
 
     def table(self, name: str) -> torch.Tensor:
-        """The embedding or the head in the export's element type."""
-        module = self.model.get_input_embeddings() if name == EMBEDDING else self.model.get_output_embeddings()
+        """The embedding or the head, by its name in the graph, in the export's element type."""
+        embedding = name == self.source.embedding
+        module = self.model.get_input_embeddings() if embedding else self.model.get_output_embeddings()
         return module.weight.data.to(self.precision)
 
 
@@ -119,7 +129,7 @@ class DrafterSource:
 
     def reference(self, target: Target) -> ReferenceDrafter:
         """The drafter in PyTorch."""
-        tables = target.table(EMBEDDING), target.table(HEAD)
+        tables = target.table(target.source.embedding), target.table(target.source.head)
         return load_drafter(self.checkpoint.folder, self.config, *tables)
 
 
@@ -129,10 +139,9 @@ def open_target(folder: Path, export: ExportFolder) -> Target:
     Raises:
         ExportError: It is none.
     """
-    checkpoint = Checkpoint(folder, "--target")
-    config = read_target_config(checkpoint.config)
+    source = open_source(Checkpoint(folder, "--target"))
     caches = (v.dtype for v in export.decoder.model.graph.inputs if str(v.name).startswith("past_key_values"))
-    return Target(checkpoint, config, find_names(checkpoint, config), TORCH[next(caches, None) or ir.DataType.FLOAT])
+    return Target(source, TORCH[next(caches, None) or ir.DataType.FLOAT])
 
 
 def open_drafter(
@@ -147,7 +156,7 @@ def open_drafter(
     """
     checkpoint = Checkpoint(folder, "--drafter")
     found = identity(checkpoint)
-    unsaid = [None if key in found.homes else graph.section.get(key) for key in ("selector_top_k", "block_size")]
+    unsaid = [None if key in found.sections else graph.section.get(key) for key in ("selector_top_k", "block_size")]
     given = options or {}
     config = read_identified(
         checkpoint,
@@ -157,7 +166,7 @@ def open_drafter(
         target_vocab=target.config.vocab_size if target else None,
     )
     if target is not None:
-        config = sharing(checkpoint, config, target.checkpoint, target.names)
+        config, _ = sharing(checkpoint, config, target.source)
     drafts = graph.section.get("num_draft_tokens", config.num_draft_tokens)
     last_tap = conventions.last_tap(found.dialect, given.get("last_tap"))
     return DrafterSource(checkpoint, config.shortened(drafts), config.block_size, last_tap)
@@ -254,12 +263,13 @@ def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSou
 
     Tables of a drafter's own are no target's; what its graph computes with them is compared elsewhere.
     """
-    own = {EMBEDDING: drafter.config.own_embedding, HEAD: drafter.config.own_head} if drafter else {}
+    has = {EMBEDDING: drafter.config.own_embedding, HEAD: drafter.config.own_head} if drafter else {}
+    own = {name for name, there in has.items() if there}
     faults, compared = [], 0
     for graph in export.graphs:
-        for name in (EMBEDDING, HEAD):
+        for name in dict.fromkeys((target.source.embedding, target.source.head)):
             tensor = graph.initializers.get(name)
-            if tensor is None or (graph.role != "decoder" and own.get(name)):
+            if tensor is None or (graph.role != "decoder" and name in own):
                 continue
             compared += 1
             if isinstance(tensor, ir.ExternalTensor):

@@ -18,6 +18,7 @@ from draftsmith.verify.checks import Check, Results, Verdict, Worst
 from draftsmith.verify.folder import ExportFolder, Graph
 from draftsmith.verify.running import Running
 from draftsmith.verify.sources import Expected, Target
+from genai_config.runtime import DEFAULT_PAGE
 
 # Tokens of the two requests: a prompt in chunks, one of which crosses a page of 256, then token by token.
 _LENGTHS, _STEPS = (296, 17), 8
@@ -176,7 +177,7 @@ def _graph_file(export: ExportFolder, running: Running) -> Path:
 
 
 def _run_packed(export: ExportFolder, running: Running, target: Target) -> _Seen:
-    page = export.config.get("engine", {}).get("dynamic_batching", {}).get("block_size", 256)
+    page = export.config.get("engine", {}).get("dynamic_batching", {}).get("block_size", DEFAULT_PAGE)
     lengths = [min(length, export.context) for length in _LENGTHS]
     steps = list(zip(*(chunks(length, min(_STEPS, *lengths)) for length in lengths), strict=True))
     pages = 2 * -(-max(lengths) // page) + 4

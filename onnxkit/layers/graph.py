@@ -1,10 +1,12 @@
-"""What all graphs here have in common: the opsets they are written in, and how their outputs are named."""
+"""What all graphs here have in common: the opsets they are written in, casts, and how their outputs are named."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
+from onnxscript import OpBuilder
 
 F32, I32, I64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 BF16 = ir.DataType.BFLOAT16
@@ -12,6 +14,9 @@ BF16 = ir.DataType.BFLOAT16
 # The opsets that the graphs are written in: what onnxruntime 1.31 and 1.32 both have.
 OPSETS = {"": 22, "com.microsoft": 1}
 IR_VERSION = 10
+
+# onnxruntime's own operators, as keyword arguments of a call.
+CONTRIB: Mapping[str, Any] = {"_domain": "com.microsoft"}
 
 # Element type and shape; a name stands for a size that varies.
 Type = tuple[ir.DataType, Sequence[int | str]]
@@ -29,3 +34,8 @@ class Outputs(list[ir.Value]):
 def empty_graph(name: str) -> ir.Graph:
     """A graph to build into."""
     return ir.Graph([], [], nodes=[], opset_imports=dict(OPSETS), name=name)
+
+
+def cast(op: OpBuilder, x: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
+    """``x`` in another element type; no node where the types agree."""
+    return x if source == target else op.Cast(x, to=target)

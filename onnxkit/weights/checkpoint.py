@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,7 +31,6 @@ class Checkpoint:
             a shard holds them and it names none or another. They are an error where a graph reads them.
         option: The option that named the folder, for messages.
         headers_only: Whether the files hold headers alone, so that nothing can be said of the tensors' values.
-        claimed: Names that some part of the export has taken or has left out on purpose.
 
     Raises:
         ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
@@ -47,7 +45,6 @@ class Checkpoint:
         if headers_only:
             self.tensors = {name: replace(tensor, here=False) for name, tensor in self.tensors.items()}
         self.config = JsonObject(config, str(folder / "config.json"), limits(self.tensors.values()))
-        self.claimed: set[str] = set()
         files = {tensor.path for tensor in self.tensors.values()}
         _log.info("opened %s: headers of %d tensors in %d files", folder, len(self.tensors), len(files))
 
@@ -95,22 +92,6 @@ class Checkpoint:
         """A further JSON file of the folder, or None where there is none; ``once`` refuses a key that stands twice."""
         path = self.file(name)
         return JsonObject(load_json(path, once=once), name) if path else None
-
-    def claim(self, names: Iterable[str]) -> None:
-        """Mark tensors as taken care of."""
-        self.claimed.update(names)
-
-    def index_notes(self) -> list[str]:
-        """A note where the index is wrong of tensors that nothing has claimed."""
-        names = [name for name in self.astray if name not in self.claimed]
-        if not names:
-            return []
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        return [f"{INDEX_FILE}: {names[0]}{more}: {self.astray[names[0]]}; no graph reads them"]
-
-    def unclaimed(self) -> list[str]:
-        """The tensors that nothing has claimed."""
-        return [name for name in self.tensors if name not in self.claimed]
 
 
 def _read_tensors(sources: Sources) -> tuple[dict[str, StoredTensor], dict[str, str]]:

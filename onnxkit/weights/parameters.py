@@ -11,30 +11,40 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import nn
 
-from onnxkit.weights.streamed import Math
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Elementwise math on the way to disk, done in float32. ``math`` None leaves the bytes as they are."""
+    """What is done to stored rows on the way to disk.
+
+    Attributes:
+        name: What it does, for people.
+        rows: Takes whole rows in float32, ``[rows, width]``, and gives one array or several, each with as many rows.
+            None leaves the bytes as they are. Rows come in blocks: a row's result depends on no other row.
+    """
 
     name: str
-    math: Math | None = None
+    rows: Callable[[Array], Sequence[Array]] | None = None
+
+    def outputs(self, block: Array) -> Sequence[Array]:
+        """The results for a block of rows."""
+        return [block] if self.rows is None else self.rows(block)
 
 
 AS_IS = Transform("as it is")
-PLUS_ONE = Transform("1 + w", lambda w: w + np.float32(1))
+PLUS_ONE = Transform("1 + w", lambda w: [w + np.float32(1)])
 # In float64: rounded to float32 once, it has the same bytes on every machine, which exponentials in float32 have not.
-NEG_EXP = Transform("-exp(w)", lambda w: (-np.exp(w.astype(np.float64))).astype(np.float32))
+NEG_EXP = Transform("-exp(w)", lambda w: [(-np.exp(w.astype(np.float64))).astype(np.float32)])
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one stored tensor.
+    """Rows of one stored tensor: blocks of its first dimension.
 
     Args:
         name: The tensor's name, relative to the module that declares the parameter.
-        size: How many rows the stored tensor has (its other dimensions are the parameter's).
+        size: How many rows the stored tensor has.
         ranges: The row ranges ``[start, stop)`` to take, in their order; None takes all of them.
     """
 
@@ -53,16 +63,41 @@ class Rows:
         return sum(stop - start for start, stop in self.taken)
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where bytes come from: rows of stored tensors, one after another, and what is done to them.
+
+    Several initializers may have one source, each of them another output of its transform (codes, scales).
+
+    Attributes:
+        rows: The rows, in the order in which they are written.
+        inner: The dimensions of every stored tensor after its first.
+        transform: What is done to them.
+        output: Which of the transform's outputs this is.
+    """
+
+    rows: tuple[Rows, ...]
+    inner: tuple[int, ...] = ()
+    transform: Transform = AS_IS
+    output: int = 0
+
+    @property
+    def elements(self) -> int:
+        """How many elements it gives."""
+        nothing = np.zeros((0, math.prod(self.inner)), np.float32)
+        width = self.transform.outputs(nothing)[self.output].shape[1]
+        return sum(rows.count for rows in self.rows) * width
+
+
 class Weight(nn.Parameter):
-    """An initializer made of rows of stored tensors, written one after another.
+    """An initializer made of stored tensors.
 
     Args:
-        name: The name relative to the declaring module; also that of the stored tensor unless ``sources`` says more.
-        shape: The shape in the graph. All dimensions but the first are those of every source.
-        dtype: The element type in the graph; sources of another type are cast.
-        sources: The rows that it is made of; None means the whole tensor of the same name.
-        transform: What is done to every element.
-        stored_shape: The shape of the one stored tensor, where the graph reads its elements in another shape.
+        name: The name relative to the declaring module; also that of the stored tensor unless ``source`` says more.
+        shape: The shape in the graph: any that has as many elements as its source gives.
+        dtype: The element type in the graph, to which what the source gives is rounded.
+        source: Where its bytes come from; None means the whole tensor of the same name and shape.
+        transform: What is done to that one tensor.
     """
 
     def __init__(
@@ -70,23 +105,21 @@ class Weight(nn.Parameter):
         name: str,
         shape: Sequence[int],
         dtype: ir.DataType,
-        sources: Sequence[Rows] | None = None,
+        source: Source | None = None,
+        *,
         transform: Transform = AS_IS,
-        stored_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__(shape, dtype=dtype, name=name)
         self.local_name = name
         self.dims = tuple(shape)
-        self.sources = tuple(sources) if sources is not None else (Rows(name, shape[0]),)
-        self.transform = transform
-        self.stored_shape = tuple(stored_shape) if stored_shape is not None else None
-        if sum(rows.count for rows in self.sources) != shape[0]:
-            raise ValueError(f"{name}: {self.sources} do not make up {shape[0]} rows")
+        self.source = source or Source((Rows(name, shape[0]),), self.dims[1:], transform)
+        if self.source.elements != math.prod(shape):
+            raise ValueError(f"{name}: {self.source} does not make up {list(shape)}")
 
     def source_names(self) -> list[str]:
         """The full names of its sources, once the graph is built (and the parameter has its own full name)."""
         scope = str(self.name).removesuffix(self.local_name)
-        return [scope + rows.name for rows in self.sources]
+        return [scope + rows.name for rows in self.source.rows]
 
 
 class Table(nn.Parameter):
@@ -104,7 +137,7 @@ class Table(nn.Parameter):
         name: str,
         shape: Sequence[int],
         dtype: ir.DataType,
-        rows: Callable[[int, int], np.ndarray[Any, Any]],
+        rows: Callable[[int, int], Array],
     ) -> None:
         super().__init__(shape, dtype=dtype, name=name)
         self.dims = tuple(shape)
@@ -122,4 +155,4 @@ class Shared(nn.Parameter):
 
     def __init__(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> None:
         super().__init__(shape, dtype=dtype, name=name)
-        self.byte_count = math.prod(shape) * int(dtype.itemsize)
+        self.dims = tuple(shape)

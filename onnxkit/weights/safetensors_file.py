@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 from safetensors import SafetensorError, safe_open
 
 from onnxkit.errors import ExportError, system_error
@@ -18,14 +18,14 @@ from onnxkit.text import clipped, escaped
 # What a header may be: a mixture of a thousand experts has 5 MB of header and 50 000 tensors in it.
 MOST_HEADER_BYTES, MOST_TENSORS, LONGEST_NAME, MOST_DIMENSIONS = 25_000_000, 200_000, 500, 8
 
-# safetensors' names for element types; what is not here is shown by its own name and refused where it is claimed.
+# safetensors' names for element types; what is not here is shown by its own name and refused where it is read.
 # Whole numbers are taken as they are, and only where the graph wants whole numbers.
-DTYPES = {
-    "I64": ir.DataType.INT64,
-    "F64": ir.DataType.DOUBLE,
-    "F32": ir.DataType.FLOAT,
-    "F16": ir.DataType.FLOAT16,
-    "BF16": ir.DataType.BFLOAT16,
+DTYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 
 
@@ -158,4 +158,4 @@ def read_floats(tensor: StoredTensor) -> np.ndarray[Any, Any]:
     """The values of a small tensor of floating-point numbers, as float32."""
     with tensor.path.open("rb") as file:
         file.seek(tensor.offset)
-        return np.frombuffer(file.read(tensor.length), DTYPES[tensor.dtype].numpy()).astype(np.float32)
+        return np.frombuffer(file.read(tensor.length), DTYPES[tensor.dtype]).astype(np.float32)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx_ir as ir
 
 from onnxkit.errors import ExportError
 from onnxkit.progress import Groups
-from onnxkit.weights.parameters import Shared
 from onnxkit.weights.streamed import StreamedTensor, read_exactly
-
-# Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
-INLINE_BYTES = 256
+from onnxkit.weights.tensor_plan import INLINE_BYTES, TensorPlan
 
 _log = logging.getLogger(__name__)
 
@@ -26,16 +23,6 @@ PRODUCER = "draftsmith"
 
 # Threads that write. Casting and copying release the interpreter lock; more than a few gain nothing from one disk.
 _WORKERS = min(4, os.cpu_count() or 1)
-
-
-def external_bytes(model: ir.Model) -> int:
-    """How many bytes of weights will be written beside the model file. What another file holds is not among them."""
-    return sum(size for size in _sizes(model) if size > INLINE_BYTES)
-
-
-def shared_parameters(model: ir.Model) -> list[Shared]:
-    """The initializers whose bytes another graph's data file holds."""
-    return [value for value in model.graph.initializers.values() if isinstance(value, Shared)]
 
 
 def stored_tensors(path: Path, names: Iterable[str]) -> dict[str, ir.ExternalTensor]:
@@ -50,21 +37,29 @@ def stored_tensors(path: Path, names: Iterable[str]) -> dict[str, ir.ExternalTen
 
 
 def save(
-    model: ir.Model, path: Path, progress: Callable[[int], object] | None = None, kept: Collection[str] = ()
+    model: ir.Model,
+    path: Path,
+    plan: TensorPlan,
+    progress: Callable[[int], object] | None = None,
+    shared: Mapping[str, ir.ExternalTensor] | None = None,
 ) -> None:
     """Write ``path`` and, beside it, ``path`` + ``.data`` with the weights, each read when its turn comes.
 
     Args:
-        model: The model, every initializer with its tensor.
+        model: The model.
         path: The model file.
+        plan: What its initializers are made of.
         progress: Called with numbers of bytes as they are written.
-        kept: Initializers whose bytes another file of the folder holds. They are referred to, not written.
+        shared: Where the bytes of the initializers lie that the plan shares with another graph of the folder.
     """
     strip(model.graph)
-    check_graph(model.graph)
+    check_graph(model.graph, plan)
     model.producer_name = PRODUCER
     written = 0
-    groups = Groups(_log.info, _own_sizes(model, kept))
+    level = logging.INFO if progress else logging.DEBUG  # a look at what would be written is no step
+    _log.log(level, "%s and its data: %d nodes", path.name, len(model.graph))
+    own = [tensor for tensor in plan.initializers.values() if tensor.tensor is not None]
+    groups = Groups(partial(_log.log, level), {tensor.name: tensor.byte_count for tensor in own})
 
     def report(tensor: ir.TensorProtocol, _: ir.external_data.CallbackInfo) -> None:
         # onnx_ir calls before it writes a tensor: what is reported is the one before.
@@ -72,11 +67,10 @@ def save(
         if progress:
             progress(written)
         written = tensor.nbytes
-        if not isinstance(tensor, _Hole):
-            groups.began(tensor.name)
+        groups.began(tensor.name)
 
     try:
-        with _external(model, path, kept, report):
+        with _external(model, path, plan, shared or {}, report):
             ir.save(model, path)
     except OSError as error:
         if error.errno is not None:
@@ -92,45 +86,18 @@ def save(
         progress(written)
 
 
-class _Hole(ir.LazyTensor):
-    """A tensor that leaves its place in the data file as it is."""
-
-    def __init__(self, tensor: ir.TensorProtocol) -> None:
-        super().__init__(lambda: tensor, tensor.dtype, ir.Shape(list(tensor.shape.numpy())), name=tensor.name)
-
-    def tofile(self, file: BinaryIO) -> None:
-        """Write nothing."""
-
-
-@contextmanager
-def hollow(*models: ir.Model) -> Iterator[None]:
-    """Within it, models are saved without their weights: model files as they will be, data files of holes.
-
-    A file of holes takes no room on the disk, and what would be written can be looked at without writing it.
-    """
-    values = [value for model in models for value in model.graph.initializers.values()]
-    kept = [(v, v.const_value) for v in values if v.const_value is not None and v.const_value.nbytes > INLINE_BYTES]
-    for value, tensor in kept:
-        value.const_value = _Hole(tensor)
-    try:
-        yield
-    finally:
-        for value, tensor in kept:
-            value.const_value = tensor
-
-
 def strip(graph: ir.Graph) -> None:
     """Remove what the graph builder notes of modules and classes, so that a refactoring does not change the file."""
     for node in graph:
         node.metadata_props.clear()
 
 
-def check_graph(graph: ir.Graph) -> None:
+def check_graph(graph: ir.Graph, plan: TensorPlan) -> None:
     """See that the graph is whole, before anything is written. What is wrong here is a bug of this program.
 
     Raises:
-        RuntimeError: A node reads a value that nothing makes before it, two values have one name, an initializer has no
-            tensor or no reader, or an output is made by nothing.
+        RuntimeError: A node reads a value that nothing makes before it, two values have one name, the initializers
+            are not those of the plan, one has no reader, or an output is made by nothing.
     """
     known: set[str] = set()
     read: set[str] = set()
@@ -144,8 +111,9 @@ def check_graph(graph: ir.Graph) -> None:
         make(value.name, "graph input")
     for value in graph.initializers.values():
         make(value.name, "initializer")
-        if value.const_value is None:
-            raise RuntimeError(f"initializer {value.name!r} has no tensor")
+    if graph.initializers.keys() != plan.initializers.keys():
+        odd = sorted(graph.initializers.keys() ^ plan.initializers.keys())
+        raise RuntimeError(f"initializers {odd} are not both in the graph and in its plan")
     for node in graph:
         inputs = [str(value.name) for value in node.inputs if value is not None]
         if unmade := [name for name in inputs if name not in known]:
@@ -164,51 +132,48 @@ def check_graph(graph: ir.Graph) -> None:
 
 
 @contextmanager
-def _external(model: ir.Model, path: Path, kept: Collection[str], report: Callable[..., None]) -> Iterator[None]:
-    """Write the weights; within it, initializers say where they are. (``ir.save`` alone would write what is kept.)"""
-    own = {name: value for name, value in model.graph.initializers.items() if name not in kept}
-    tensors = {name: value.const_value for name, value in own.items() if value.const_value is not None}
+def _external(
+    model: ir.Model,
+    path: Path,
+    plan: TensorPlan,
+    shared: Mapping[str, ir.ExternalTensor],
+    report: Callable[..., None],
+) -> Iterator[None]:
+    """Write the weights; within it, initializers say where they are. (``ir.save`` alone would write what is shared.)"""
+    tensors = {name: t.tensor for name, t in plan.initializers.items() if t.tensor is not None}
     large = [name for name, tensor in tensors.items() if tensor.nbytes > INLINE_BYTES]
-    small = [name for name, tensor in tensors.items() if tensor.nbytes <= INLINE_BYTES]
-    # Made here rather than by ir.save, which wraps what a bad weight raises in an error of its own.
-    held = {name: tensor.held() for name in small if isinstance(tensor := tensors[name], StreamedTensor)}
-    small = [name for name in small if isinstance(tensors[name], ir.ExternalTensor)]
-    read = [_in_memory(tensors[name]) for name in small]
-    written = ir.external_data.convert_tensors_to_external(
+    written: dict[str, ir.TensorProtocol] = dict(shared)
+    for name, tensor in tensors.items():
+        if tensor.nbytes <= INLINE_BYTES:
+            # Made here rather than by ir.save, which wraps what a bad weight raises in an error of its own.
+            written[name] = _in_memory(tensor)
+    external = ir.external_data.convert_tensors_to_external(
         [tensors[name] for name in large],
         path.parent,
         f"{path.name}.data",
         callback=report,
         max_workers=_WORKERS,
     )
-    for name, tensor in (*held.items(), *zip([*small, *large], [*read, *written], strict=True)):
-        own[name].const_value = tensor
+    written |= dict(zip(large, external, strict=True))
+    values = model.graph.initializers
+    before = {name: values[name].const_value for name in values}
     try:
+        for name in values:
+            values[name].const_value = written[name]
         yield
     finally:
-        for name, original in tensors.items():
-            own[name].const_value = original
+        for name, original in before.items():
+            values[name].const_value = original
 
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """A small tensor of a file, read. onnx_ir would map the file, and die where somebody cuts it short."""
-    assert isinstance(tensor, ir.ExternalTensor)
+    """A small tensor, read. onnx_ir would map the file of one that lies in a file, and die where it is cut short."""
+    if isinstance(tensor, StreamedTensor):
+        return tensor.held()
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
     with Path(tensor.path).open("rb") as file:
         file.seek(tensor.offset or 0)
         data = read_exactly(file, tensor.nbytes, Path(tensor.path))
     array = data.view(tensor.dtype.numpy()).reshape(tensor.shape.numpy())
     return ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)
-
-
-def _own_sizes(model: ir.Model, kept: Collection[str]) -> dict[str, int]:
-    """The bytes of the tensors that go to the model's own data file, by name."""
-    values = {name: value.const_value for name, value in model.graph.initializers.items() if name not in kept}
-    return {
-        name: tensor.nbytes for name, tensor in values.items() if tensor is not None and tensor.nbytes > INLINE_BYTES
-    }
-
-
-def _sizes(model: ir.Model) -> Iterator[int]:
-    for value in model.graph.initializers.values():
-        if value.const_value is not None:
-            yield value.const_value.nbytes

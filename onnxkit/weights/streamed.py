@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,8 +39,9 @@ class Seen:
     after: bool
 
 
+Array = np.ndarray[Any, Any]
 Writer = Callable[[BinaryIO], Seen | None]
-Math = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+RowMath = Callable[[Array], Array]  # of whole rows in float32, [rows, width], to as many rows
 
 
 class StreamedTensor(ir.LazyTensor):
@@ -83,8 +85,10 @@ class StreamedTensor(ir.LazyTensor):
         return ir.Tensor(array, dtype=self.dtype, name=self.name)
 
 
-def byte_range(stored: StoredTensor, rows: tuple[int, int], name: str) -> ir.ExternalTensor:
-    """Rows ``[start, stop)`` of a stored tensor as they are.
+def byte_range(
+    stored: StoredTensor, rows: tuple[int, int], name: str, shape: Sequence[int] | None = None
+) -> ir.ExternalTensor:
+    """Rows ``[start, stop)`` of a stored tensor as they are, perhaps read in another shape.
 
     The path is absolute and without a base folder: with one, onnx_ir refuses links, which the Hub's cache is made of.
     """
@@ -94,8 +98,8 @@ def byte_range(stored: StoredTensor, rows: tuple[int, int], name: str) -> ir.Ext
         stored.path.absolute(),
         stored.offset + start * row_bytes,
         (stop - start) * row_bytes,
-        DTYPES[stored.dtype],
-        shape=ir.Shape([stop - start, *stored.shape[1:]] if stored.shape else []),
+        ir.DataType.from_numpy(DTYPES[stored.dtype]),
+        shape=ir.Shape(shape if shape is not None else [stop - start, *stored.shape[1:]] if stored.shape else []),
         name=name,
     )
 
@@ -107,46 +111,54 @@ def copied(stored: StoredTensor, rows: tuple[int, int], allow_nonfinite: bool) -
     def write(file: BinaryIO) -> None:
         for start, block in _blocks(stored, piece):
             _check_finite(block, stored, start)
-            file.write(block.view(np.uint8).data)
+            file.write(block.reshape(-1).view(np.uint8).data)
 
     return piece.tofile if allow_nonfinite or stored.dtype not in _BITS else write
 
 
 def converted(
-    stored: StoredTensor, rows: tuple[int, int], math: Math | None, dtype: ir.DataType, allow_nonfinite: bool
+    stored: StoredTensor, rows: tuple[int, int], math: RowMath | None, dtype: ir.DataType, allow_nonfinite: bool
 ) -> Writer:
     """A writer of rows ``[start, stop)``: read, brought to float32, ``math`` applied, rounded to ``dtype``."""
     piece = byte_range(stored, rows, stored.name)
 
-    def write(file: BinaryIO) -> Seen:
-        before = after = False
+    def write(file: BinaryIO) -> Seen | None:
+        before = after = same = False
         for start, raw in _blocks(stored, piece):
             if not allow_nonfinite:
                 _check_finite(raw, stored, start)
             with np.errstate(over="ignore", invalid="ignore"):  # reported below, with the tensor's name
                 block = raw.astype(np.float32)
                 rounded = (block if math is None else math(block)).astype(dtype.numpy(), copy=False)
-            _check_range(raw, rounded, dtype, stored)
-            before, after = before or bool(raw.any()), after or bool(rounded.any())
+            same = rounded.shape == raw.shape
+            if same:
+                _check_range(raw, rounded, dtype, stored)
+                before, after = before or bool(raw.any()), after or bool(rounded.any())
             file.write(np.ascontiguousarray(rounded).view(np.uint8).data)
-        return Seen(stored, before, after)
+        return Seen(stored, before, after) if same else None
 
     return write
 
 
-def _blocks(stored: StoredTensor, piece: ir.ExternalTensor) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
-    """The values of a piece as they are stored, block by block, each with the index of its first one in the tensor."""
-    source = np.dtype(DTYPES[stored.dtype].numpy())
-    elements = int(np.prod(piece.shape.numpy(), dtype=np.int64))
+def _blocks(stored: StoredTensor, piece: ir.ExternalTensor) -> Iterator[tuple[int, Array]]:
+    """The values of a piece as they are stored, in blocks of whole rows, ``[rows, width]``.
+
+    Each comes with the index of its first value in the tensor.
+    """
+    source = DTYPES[stored.dtype]
+    shape = [int(size) for size in piece.shape.numpy()] or [1]
+    width = prod(shape[1:])
     first = ((piece.offset or 0) - stored.offset) // source.itemsize
+    step = max(BLOCK_ELEMENTS // max(width, 1), 1)
     with stored.path.open("rb") as data:
         data.seek(piece.offset or 0)
-        for start in range(0, elements, BLOCK_ELEMENTS):
-            count = min(BLOCK_ELEMENTS, elements - start)
-            yield first + start, read_exactly(data, count * source.itemsize, stored.path).view(source)
+        for start in range(0, shape[0], step):
+            count = min(step, shape[0] - start)
+            block = read_exactly(data, count * width * source.itemsize, stored.path).view(source)
+            yield first + start * width, block.reshape(count, width)
 
 
-def read_exactly(file: BinaryIO, count: int, path: Path) -> np.ndarray[Any, Any]:
+def read_exactly(file: BinaryIO, count: int, path: Path) -> Array:
     """The next bytes of a file, ``[count]`` uint8.
 
     Raises:
@@ -163,7 +175,7 @@ def read_exactly(file: BinaryIO, count: int, path: Path) -> np.ndarray[Any, Any]
     return data
 
 
-def computed(row: Callable[[int, int], np.ndarray[Any, Any]], count: int, width: int, dtype: ir.DataType) -> Writer:
+def computed(row: Callable[[int, int], Array], count: int, width: int, dtype: ir.DataType) -> Writer:
     """A writer of a table of ``count`` rows of ``width``: ``row(start, stop)`` gives rows in float32."""
     step = max(BLOCK_ELEMENTS // width, 1)
 
@@ -175,9 +187,10 @@ def computed(row: Callable[[int, int], np.ndarray[Any, Any]], count: int, width:
     return write
 
 
-def _check_finite(block: np.ndarray[Any, Any], stored: StoredTensor, start: int) -> None:
+def _check_finite(block: Array, stored: StoredTensor, start: int) -> None:
     """See that all values are finite, by their bits, which is quicker than by their values."""
     kind, mask, limit = _BITS[stored.dtype]
+    block = block.reshape(-1)
     bits = block.view(kind) & kind(mask)
     if not len(bits) or bits.max() < limit:
         return
@@ -192,9 +205,7 @@ def _check_finite(block: np.ndarray[Any, Any], stored: StoredTensor, start: int)
     )
 
 
-def _check_range(
-    raw: np.ndarray[Any, Any], rounded: np.ndarray[Any, Any], dtype: ir.DataType, stored: StoredTensor
-) -> None:
+def _check_range(raw: Array, rounded: Array, dtype: ir.DataType, stored: StoredTensor) -> None:
     """See that what is finite stays finite. Values that the type cannot hold are an error, not an infinity."""
     if np.isfinite(rounded).all():
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +11,9 @@ from torch import Tensor
 from drafters.checkpoint.reading import read_drafter
 from draftsmith.validation.drafter_reference import ReferenceDrafter, Request, draft, extend, load_drafter
 from draftsmith.validation.reference import load_reference, operator_epsilon
+from genai_config.runtime import ENGINE_DRAFTS as DRAFTS
 from onnxkit.weights.checkpoint import Checkpoint
 from scripts.pair.continuations import greedy_with_cache, taps_of
-
-DRAFTS = 7  # of a round, as the runtime takes them
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """How often 0, 1, 2, ... drafts of a round were accepted."""
-
-    histogram: tuple[int, ...]
-
-    @property
-    def rounds(self) -> int:
-        """All rounds."""
-        return sum(self.histogram)
-
-    @property
-    def mean(self) -> float:
-        """The mean accepted length of a round."""
-        return sum(length * count for length, count in enumerate(self.histogram)) / self.rounds
-
-    def by_position(self) -> list[float]:
-        """For each draft, how often it was right where all drafts before it were."""
-        reached = [sum(self.histogram[position:]) for position in range(len(self.histogram))]
-        return [after / before if before else 0.0 for before, after in pairwise(reached)]
-
-    def as_json(self) -> dict[str, Any]:
-        """What ``training.json`` keeps of it."""
-        shares = [round(share, 3) for share in self.by_position()]
-        return {
-            "mean": round(self.mean, 3),
-            "rounds": self.rounds,
-            "histogram": list(self.histogram),
-            "by_position": shares,
-        }
 
 
 def load_pair(target: Path, folder: Path) -> tuple[Any, ReferenceDrafter]:
@@ -97,8 +62,3 @@ def accepted_lengths(target: Path, folder: Path, prompts: list[list[int]], count
             taps = taps_of(model, text, drafter.config.taps)
             lengths += simulate(drafter, text[0], taps[0], len(prompt), count, cut)
     return lengths
-
-
-def histogram_of(lengths: list[int]) -> Acceptance:
-    """Count rounds by their accepted length."""
-    return Acceptance(tuple(lengths.count(length) for length in range(DRAFTS + 1)))

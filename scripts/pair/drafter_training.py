@@ -14,16 +14,16 @@ from torch.nn.functional import cross_entropy
 from drafters.checkpoint.config import DrafterConfig
 from drafters.checkpoint.reading import read_drafter
 from draftsmith.validation.drafter_reference import Request, block_hidden, draft, extend, load_drafter
+from genai_config.runtime import ENGINE_DRAFTS
 from onnxkit.weights.checkpoint import Checkpoint
-from scripts.make_tiny_drafter import Json, make_config, make_tensors, write
 from scripts.pair.continuations import Continuations
 from scripts.pair.drafter_model import Blocks, TrainableDrafter
 from scripts.pair.optimizing import Log, optimizer_of, schedule, step_with
+from tests.tiny_drafter import Json, make_config, make_tensors, write
 
 TEXTS, ANCHORS = 16, 8  # of a step: texts, and blocks of each
 DISCOUNT = 0.85  # a later row counts by so much less than the one before it, for it counts only where that one is right
 TOP_K = 8  # DFlash 2's candidates
-SCORED = 7  # drafts that the runtime takes
 
 
 def sample_blocks(
@@ -53,7 +53,7 @@ def accepted_on(drafter: TrainableDrafter, taps: Tensor, blocks: Blocks, tokens:
     with torch.no_grad():
         hidden = drafter(taps, blocks)
         previous, right = tokens[..., :1], []
-        for row in range(SCORED):
+        for row in range(ENGINE_DRAFTS):
             previous = drafter.scores(hidden[:, :, row : row + 1], previous)[1].argmax(-1)
             right.append(previous == tokens[..., row + 1 : row + 2])
     return float(torch.cat(right, dim=-1).long().cumprod(-1).sum(-1).float().mean())

@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from scripts.make_tiny_drafter import make_config, make_tensors, write
 from tests.checkpoints import PREFIX, TINY
 from tests.drafters import Change
 from tests.test_draft_beyond import Part
+from tests.tiny_drafter import make_config, make_tensors, write
 
 HIDDEN, INTERMEDIATE, LAYERS, KERNEL = 128, 224, 4, 4
 HEAD, LINEAR_HEAD = 256, 128

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from draftsmith.cuda_runtime import ARCHITECTURES, LIBRARIES
-from scripts.verify_faults import PAIR
 from tests.cuda.environment import environment
 from tests.cuda.libraries import IMPORTERS, run
 from tests.cuda.tools import run_tool
+from tests.faults.trying import PAIR
 from tests.runtime import export
 from tests.test_doctor import changed, old_gates
 

@@ -8,13 +8,28 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cuda.log import Record
-from tests.cuda.nightly import CAPABILITIES, RUNS
 from tests.cuda.stand_in import TOKENS, Device, Run
-from tests.cuda.variants import Variant
+from tests.cuda.variants import VARIANTS, Variant
+
+CAPABILITIES = (80, 90, 120)
+EVERY = 11  # of all variants in a sample; prime, so that a sample is no single column of the lists they come from
+
+
+def _runs() -> Iterator[Any]:
+    """Each variant on each device. In every run is one variant in so many, on one device each."""
+    for number, variant in enumerate(VARIANTS):
+        for place, capability in enumerate(CAPABILITIES):
+            kept = number % EVERY == 0 and number // EVERY % len(CAPABILITIES) == place
+            marks = () if kept else pytest.mark.nightly
+            yield pytest.param(variant, variant, capability, id=f"{variant}, sm{capability}", marks=marks)
+
+
+RUNS = list(_runs())
 
 # Every how manieth token differs from its draft: some rounds accept all drafts, some a part, some none.
 SOMETIMES = 11

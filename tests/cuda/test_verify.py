@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.verify_faults import PAIR
 from tests.cuda.tools import run_tool
+from tests.faults.trying import PAIR
 from tests.runtime import export
 
 VERIFY = ("-m", "draftsmith.cli", "verify")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.cuda.log import Counts
-from tests.cuda.nightly import NIGHTLY
 from tests.cuda.work import decode_step, draft_round, export
 
 # Operations of the other builder's exports, for one request, as benchmarks/launches.py prints them. They change with
@@ -40,7 +39,7 @@ def test_cuda_graphs_replay_all_of_it(tmp_path: Path, kind: str | None) -> None:
     assert counts.refusals == 0
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="for the night (NIGHTLY=1): the other builder needs half a minute")
+@pytest.mark.nightly  # the other builder needs half a minute
 @pytest.mark.parametrize("kind", PEER)
 def test_operations_of_the_other_builder(tmp_path: Path, kind: str | None) -> None:
     counts, _ = counted(export("theirs", tmp_path, kind), kind)

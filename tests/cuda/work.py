@@ -15,10 +15,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from scripts.make_tiny_drafter import make_config, make_tensors, write
 from tests.checkpoints import TINY
 from tests.cuda.log import Counts, Step
 from tests.cuda.stand_in import Device
+from tests.tiny_drafter import make_config, make_tensors, write
 
 ROOT = Path(__file__).parent.parent.parent
 # Ours with its kernels one by one, and with CUDA graphs, which are the default; the other builder has them off.

@@ -1,14 +1,11 @@
-"""NeMo Automodel: ``dflash_config`` under architecture names of its own. Its DSpark is DeepSpec's, word for word.
-
-It captures the target's layers by hooks on them, so that a tap on the last one is the stream before the final norm.
-"""
+"""NeMo Automodel: ``dflash_config`` under architecture names of its own. Its DSpark is DeepSpec's, word for word."""
 
 from __future__ import annotations
 
-from drafters.checkpoint.dialects.dialect import Dialect, architecture
-from onnxkit.json_object import JsonObject
+from drafters.checkpoint.dialects.dialect import Bound, Dialect, Windows, by_architecture
+from drafters.checkpoint.kinds import Family
 
-ARCHITECTURES = ("Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel")
+_ARCHITECTURES = {Family.DFLASH: ("Qwen3DFlashDraftModel",), Family.DFLASH2: ("Qwen3DFlash2DraftModel",)}
 
 # Which of its releases leave out what they were trained with, and where it would stand.
 _UNSAID = (
@@ -17,10 +14,15 @@ _UNSAID = (
     "sliding_window and use_sliding_window: true to config.json, or drafts will be poor beyond the window"
 )
 
-
-def _claims(config: JsonObject) -> str | None:
-    found = architecture(config)
-    return f"the architecture {found}" if found in ARCHITECTURES else None
-
-
-DIALECT = Dialect(name="NeMo Automodel", homes="dflash_config", claims=_claims, unsaid_window=_UNSAID)
+DIALECT = Dialect(
+    name="NeMo Automodel",
+    sources=("the package nemo_automodel 0.7.0",),
+    keeps="dflash_config",
+    recognised=by_architecture(*(name for names in _ARCHITECTURES.values() for name in names)),
+    architectures=_ARCHITECTURES,
+    capture="hooks on the layers",
+    windows=Windows(Bound.ROW, causal="all or none as `causal` says, else those that slide"),
+    block_size="`dflash_config`, also the top level",
+    rotary="`rope_parameters`",
+    unsaid_window=_UNSAID,
+)

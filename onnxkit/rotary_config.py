@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxkit.errors import ExportError, did_you_mean
 from onnxkit.json_object import JsonObject, disagreement
-from onnxkit.layers.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
+from onnxkit.rotary import BETA_FAST, BETA_SLOW, Rotary, Yarn, yarn_attention_factor
 from onnxkit.weights.limits import LONGEST_CONTEXT
 
 DEFAULT, YARN = "default", "yarn"

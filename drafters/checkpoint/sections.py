@@ -1,63 +1,60 @@
-"""One view of a drafter's configuration, wherever its producer keeps the keys."""
+"""One view of a drafter's configuration, whichever sections its producer keeps the keys in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from drafters.checkpoint.dialects import KEYS
+from drafters.checkpoint.dialects.dialect import Dialect
 from drafters.checkpoint.keys import BACKBONE_SECTION, NESTED_SECTION, OWN_SECTIONS, SECTIONS, SHAPING_SECTIONS
+from drafters.checkpoint.kinds import Family
 from onnxkit.json_object import JsonObject, disagreement
-from onnxkit.key_table import Table, Use, refuse_unknown, same, short, unknown_notes
+from onnxkit.key_table import Use, refuse_unknown, same, short, unknown_notes
 
 _ROPE = ("rope_parameters", "rope_scaling")
 
 
-class Homes(JsonObject):
+class ConfigSections(JsonObject):
     """The keys of all sections as one object; each message names the place that a value came from.
 
     Where a key stands in two sections, both must agree, unless it has no effect.
 
     Attributes:
-        sections: The sections and the top level.
+        parts: The sections and the top level.
         origins: Where each key stands.
-        defaults: The keys that the producer's writer left out.
-        notes: What is not known and left without effect.
+        defaults: The keys that the producer's writer left out where they have their defaults.
+        notes: Keys that are not known, and left without effect.
 
     Args:
         config: ``config.json``.
-        keys: The table of keys.
-        renames: Keys to which the producer gives another meaning, with the names of what they mean.
-        defaults: What the producer's own writer leaves out; empty for all that write everything.
-        writer: Whose defaults these are, for messages.
+        dialect: Who wrote it.
+        family: The kind of drafter.
 
     Raises:
         ExportError: A section is no object, a key is not known, or two sections disagree.
     """
 
-    def __init__(
-        self,
-        config: JsonObject,
-        keys: Table,
-        renames: Mapping[str, str] | None = None,
-        defaults: Mapping[str, Any] | None = None,
-        writer: str = "",
-    ) -> None:
+    def __init__(self, config: JsonObject, dialect: Dialect, family: Family) -> None:
         super().__init__({}, config.where, config.limits)
-        self.config, self.keys = config, keys
+        self.config = config
         shaping = [config.section(name) for name in SHAPING_SECTIONS if name in config]
         loose = [config, *([config.section(NESTED_SECTION)] if NESTED_SECTION in config else [])]
-        self.sections = [*shaping, *loose]
+        self.parts = [*shaping, *loose]
         self.origins: dict[str, str] = {}
         self.defaults: set[str] = set()
         for section in shaping:
-            refuse_unknown(section, [name for name in keys if name not in SECTIONS])
-        self.notes = [note for section in loose for note in unknown_notes(section, keys)]
-        for section in self.sections:
-            self._take(section, renames or {})
-        for key, value in (defaults or {}).items():
+            refuse_unknown(section, [name for name in KEYS if name not in SECTIONS])
+        self.notes = [note for section in loose for note in unknown_notes(section, KEYS)]
+        for section in self.parts:
+            self._take(section, dialect.renames)
+        for key, value in dialect.defaults(family).items():
             if key not in self and not any(key in data for data in self._rope_sections()):
                 self.defaults.add(key)
-                self.data[key], self.origins[key] = value, f"{key}, left out: {writer}'s default, {short(value)}"
+                self.data[key], self.origins[key] = (
+                    value,
+                    f"{key}, left out: the default of {dialect.name}, {short(value)}",
+                )
 
     def _rope_sections(self) -> Iterator[dict[str, Any]]:
         """The rotary sections, and the parts that some of them have for each kind of layer."""
@@ -68,19 +65,19 @@ class Homes(JsonObject):
     def _take(self, section: JsonObject, renames: Mapping[str, str]) -> None:
         for written, value in section.data.items():
             key = renames.get(written, written)
-            if value is None or written in SECTIONS or key not in self.keys:
+            if value is None or written in SECTIONS or key not in KEYS:
                 continue
             place = section.place(written)
             if key not in self:
                 self.data[key], self.origins[key] = value, place
-            elif self.keys[key].use is not Use.NO_EFFECT and not same(self.data[key], value):
+            elif KEYS[key].use is not Use.NO_EFFECT and not same(self.data[key], value):
                 raise disagreement(self.origins[key], place, short(self.data[key]), short(value))
 
     def place(self, key: str) -> str:
-        """Where a key stands; where it does not, the place that it is missed at."""
+        """Where a key stands; of one that is missing, where it is expected."""
         if key in self.origins:
             return self.origins[key]
-        own = key in self.keys and self.keys[key].own
+        own = key in KEYS and KEYS[key].own
         wanted = OWN_SECTIONS if own else (BACKBONE_SECTION,)
         for name in wanted:
             if name in self.config:
@@ -112,7 +109,7 @@ class Homes(JsonObject):
         return next(iter(said.values()), None)
 
 
-def rope_view(homes: Homes, kinds: set[str]) -> JsonObject:
+def rope_view(sections: ConfigSections, kinds: set[str]) -> JsonObject:
     """The same object with the one rotary embedding that all layers share.
 
     Newer configurations may hold one entry for each kind of layer; those of the kinds in use must agree.
@@ -120,11 +117,11 @@ def rope_view(homes: Homes, kinds: set[str]) -> JsonObject:
     Raises:
         ExportError: A section is no object, or two kinds of layers turn differently.
     """
-    data = dict(homes.data)
+    data = dict(sections.data)
     for name in _ROPE:
-        if name not in homes:
+        if name not in sections:
             continue
-        section = homes.section(name)
+        section = sections.section(name)
         entries = {
             kind: section.section(kind) for kind in section.data if kind.endswith("_attention") and kind in section
         }
@@ -132,23 +129,25 @@ def rope_view(homes: Homes, kinds: set[str]) -> JsonObject:
             continue
         used = {kind: entry for kind, entry in entries.items() if kind in kinds}
         if not used:
-            raise homes.error(name, f"an entry for {' and '.join(sorted(kinds))}")
+            raise sections.error(name, f"an entry for {' and '.join(sorted(kinds))}")
         if len(used) < len(kinds) or len(entries) < len([key for key in section.data if key in section]):
             missing = sorted(kinds - set(used)) or sorted(set(section.data) - set(entries))
-            raise homes.error(name, f"entries for each kind of layer and nothing else, not {', '.join(missing)} apart")
+            raise sections.error(
+                name, f"entries for each kind of layer and nothing else, not {', '.join(missing)} apart"
+            )
         (first, entry), *others = used.items()
         for kind, other in others:
             if not same(entry.data, other.data):
                 raise disagreement(section.place(first), section.place(kind), short(entry.data), short(other.data))
         data[name] = entry.data
-    return _View(data, homes)
+    return _View(data, sections)
 
 
 class _View(JsonObject):
-    def __init__(self, data: dict[str, Any], homes: Homes) -> None:
-        super().__init__(data, homes.where, homes.limits)
-        self.homes = homes
+    def __init__(self, data: dict[str, Any], sections: ConfigSections) -> None:
+        super().__init__(data, sections.where, sections.limits)
+        self.sections = sections
 
     def place(self, key: str) -> str:
         """Where the whole object has it."""
-        return self.homes.place(key)
+        return self.sections.place(key)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from scripts.faults import Fault
-from scripts.faults.graphs import (
+from tests.faults import Fault
+from tests.faults.graphs import (
     Edit,
     attribute,
     concat_order,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from scripts.faults import Fault
-from scripts.faults.listing import BOTH, D2, DS, configured, of_decoder, of_drafter, of_part
+from tests.faults import Fault
+from tests.faults.listing import BOTH, D2, DS, configured, of_decoder, of_drafter, of_part
 
 Apply = Callable[[Path], object]
 Array = np.ndarray[Any, Any]
