@@ -16,12 +16,15 @@ from builder.options import PRECISIONS, BuildOptions
 from builder.parser import Parser, folder, path
 from onnxkit import __version__
 from onnxkit.errors import ExportError, system_error
+from onnxkit.progress import Loudness, loudness
+from onnxkit.systems import needs_locks
 from onnxkit.terminal import discard, standard_streams
 from onnxkit.text import escaped
 from onnxkit.weights.misfits import check_folders
 
 _USAGE_ERROR = 2
 _BUG = 70
+_BROKEN_PIPE = 128 + 13  # SIGPIPE, by its number: Windows has no such name
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +37,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "-m",
         "--model_name",
         metavar="NAME",
-        help="instead of -i: a repository on the Hub, such as Qwen/Qwen3.5-4B; no code from it is loaded",
+        help="instead of -i: a repository on the Hub, such as Qwen/Qwen3.5-4B, or owner/name@REVISION; "
+        "it is judged by its headers before weights are downloaded, and no code from it is loaded",
     )
     parser.add_argument(
         "-o",
@@ -53,7 +57,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache_dir",
         type=folder,
         metavar="FOLDER",
-        help="where -m keeps what it downloads (default: the Hub's own cache); without effect with -i",
+        help="where what comes from the Hub is kept (default: the Hub's own cache)",
     )
     parser.add_argument(
         "--extra_options",
@@ -63,6 +67,22 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="see below; given more than once, all of them hold",
     )
+    add_loudness(
+        parser,
+        "print errors only: no progress, no summary, no notes",
+        "print each step to stderr: what is opened, planned, fetched, written, layer by layer",
+    )
+
+
+def add_loudness(parser: argparse.ArgumentParser, quiet: str, verbose: str) -> None:
+    """Declare -q and -v, with what they do as their help."""
+    flags = parser.add_mutually_exclusive_group()
+    flags.set_defaults(loudness=Loudness.NORMAL)
+    for names, level, text in (
+        (("-q", "--quiet"), Loudness.QUIET, quiet),
+        (("-v", "--verbose"), Loudness.VERBOSE, verbose),
+    ):
+        flags.add_argument(*names, dest="loudness", action="store_const", const=level, help=text)
 
 
 def options_help() -> str:
@@ -89,12 +109,17 @@ def run_export(arguments: argparse.Namespace) -> None:
         **parse_extra_options(arguments.extra_options),
     )
     check_folders(i=options.input)
+    needs_locks("An export")
     from builder.export import export  # here, so that --help and mistakes in flags need not wait for the ONNX libraries
 
     try:
-        print(export(options))
+        with loudness(arguments.loudness):
+            report = export(options)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("Interrupted; the output folder is as it was.") from error
+    if arguments.loudness is Loudness.QUIET:
+        return
+    print(report)
     for note in peer_options.notes(arguments.extra_options):
         print(f"Note: {note}")
 
@@ -136,7 +161,7 @@ def _status(command: Callable[[], int | None]) -> int:
     except ExportError as error:
         return _ended(_USAGE_ERROR, f"error: {error}")
     except BrokenPipeError:  # whoever read the output has gone, as head does
-        return _ended(128 + signal.SIGPIPE)
+        return _ended(_BROKEN_PIPE)
     except OSError as error:
         where = "files that this command reads or writes; the system does not say which"
         return _ended(_USAGE_ERROR, f"error: {system_error(error, where)}")

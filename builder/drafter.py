@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from builder.family import Target
 from builder.model_config import ModelConfig
@@ -63,14 +64,20 @@ class Drafter:
         return None if window < 0 else runtime.ring_pages(window, self.config.block_size, page_size)
 
 
-def read(options: BuildOptions, target: Target) -> Drafter:
+def read(options: BuildOptions, target: Target, *, headers_only: bool = False) -> Drafter:
     """Open the drafter's folder and see that it fits the target. Of weights, only tables that both have are read.
+
+    Args:
+        options: The request.
+        target: The target.
+        headers_only: Whether the drafter's files hold headers alone.
 
     Raises:
         ExportError: The folder, its kind, its configuration or an option does not fit.
     """
-    assert options.drafter is not None and options.drafter_option is not None
-    folder = Checkpoint(options.drafter, f"--extra_options {options.drafter_option.name}")
+    assert isinstance(options.drafter, Path) and options.drafter_option is not None
+    option = f"--extra_options {options.drafter_option.name}"
+    folder = Checkpoint(options.drafter, option, headers_only=headers_only)
     found = identity(folder)
     _check_kind(options, found.family)
     config = read_identified(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.hub import fetch
+from builder.located import located
 from builder.options import BuildOptions
 from builder.output import OutputFolder, mendable
 from builder.plan import Plan, plan
 from builder.write import write
+from onnxkit.progress import progress_bar
 from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
-from onnxkit.weights.save import progress_bar
+
+_log = logging.getLogger(__name__)
 
 # Room for what is not weights: the graph, the configuration. A 64-layer graph is under 2 MB.
 _GRAPH_BYTES = 4 << 20
@@ -46,17 +49,20 @@ def export(options: BuildOptions) -> Report:
         ExportError: Something in the request or the checkpoint is not right; the output is as it was.
     """
     start = time.monotonic()
-    folder = _checkpoint_folder(options)
-    output = OutputFolder(options.output, [folder, *([options.drafter] if options.drafter else [])])
+    options, folder = located(options, _judge)
+    output = _output(options, folder)
     build = plan(options, folder)
     weights = build.package.own_bytes
+    _log.info("planned: every check has passed; %s of weights to write", readable(weights))
     output.check_room(weights + build.tokenizer.size() + _GRAPH_BYTES)
     with output as staging, mendable(options.output):
         with progress_bar(weights, "Writing weights") as progress:
+            _log.info("writing to %s", staging)
             files = write(build, staging, progress)
         for checkpoint in build.package.checkpoints:
             checkpoint.check_unchanged()
         output.commit()
+        _log.info("the files of the checkpoints are as they were; %s is in place", options.output)
     return Report(options.output, files, time.monotonic() - start, (*build.notes, *output.notes), _graphs(build))
 
 
@@ -68,9 +74,11 @@ def _graphs(build: Plan) -> tuple[str, ...]:
     return ("Tensors:", *weights, *(line for graph in graphs for line in graph.summary))
 
 
-def _checkpoint_folder(options: BuildOptions) -> Path:
-    if options.model is None:
-        assert options.input is not None  # BuildOptions sees to it
-        return options.input
-    OutputFolder(options.output, [])  # an output that cannot be is refused before gigabytes are downloaded
-    return fetch(options.model, options.cache_dir)
+def _output(options: BuildOptions, folder: Path) -> OutputFolder:
+    return OutputFolder(options.output, [folder, *([options.drafter] if isinstance(options.drafter, Path) else [])])
+
+
+def _judge(options: BuildOptions, folder: Path, headers_only: frozenset[Path]) -> None:
+    """See what a build would fail for, before the weights are downloaded."""
+    build = plan(options, folder, headers_only)
+    _output(options, folder).check_room(build.package.own_bytes + build.tokenizer.size() + _GRAPH_BYTES)

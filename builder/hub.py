@@ -2,36 +2,80 @@
 
 from __future__ import annotations
 
-import errno
 import glob
+import logging
+import shutil
 import string
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from builder.hub_errors import Asked, explained, no_room
+from builder.hub_name import HubName, hub_name
 from builder.tokenizer import FILES, GENERATION_CONFIG, TOKENIZER_CONFIG
+from drafters.checkpoint.mask_row import MASK_FILE
 from onnxkit.errors import ExportError, listed
 from onnxkit.json_object import JsonObject, load_json
+from onnxkit.progress import progress_bar
+from onnxkit.sizes import readable
 from onnxkit.weights.checkpoint import INDEX_FILE, SINGLE_FILE
 
+_log = logging.getLogger(__name__)
+
 _CONFIG = "config.json"
-_NOT_WEIGHTS = (_CONFIG, INDEX_FILE, GENERATION_CONFIG, TOKENIZER_CONFIG, *FILES)
+
+# What is read beside the weights of a target and of a drafter.
+TARGET_FILES = (_CONFIG, INDEX_FILE, GENERATION_CONFIG, TOKENIZER_CONFIG, *FILES)
+DRAFTER_FILES = (_CONFIG, INDEX_FILE, MASK_FILE)
 
 # Of what names of weights may be made: a name is shown while it is loaded, and becomes a file.
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 
-_LOCAL = "or download it elsewhere and give the folder with -i."
-_LOG_IN = "Set HF_TOKEN to a token that may read it, or run: hf auth login;"
-_CONNECT = "Check the network, HF_ENDPOINT and HTTPS_PROXY, and unset HF_HUB_OFFLINE;"
+# Files that look like weights, shown where those that an export reads are not there.
+_LIKE_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt")
 
 
-def fetch(model: str, cache_dir: Path | None = None) -> Path:
+@dataclass(frozen=True)
+class Snapshot:
+    """A repository at one commit, as far as it is in the cache.
+
+    Attributes:
+        asked: What was asked for, and by which option.
+        cache_dir: The cache's folder; None for that of ``huggingface_hub``.
+        files: The names of what is read beside the weights.
+        folder: The snapshot's folder, which has the commit's name. Its files are links into the cache.
+        sizes: Bytes of the repository's files by name, as the Hub lists them; empty where it could not be asked.
+        missing: The weights that are not in the cache.
+    """
+
+    asked: Asked
+    cache_dir: Path | None
+    files: tuple[str, ...]
+    folder: Path
+    sizes: dict[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are still to come."""
+        return sum(self.sizes.get(name, 0) for name in self.missing)
+
+
+def fetch(
+    name: str | HubName, cache_dir: Path | None = None, files: tuple[str, ...] = TARGET_FILES, option: str = "-m"
+) -> Path:
     """Get a checkpoint into the cache; what is there already is not loaded again.
 
     Where the Hub cannot be reached, or ``HF_HUB_OFFLINE`` is set, the cached snapshot is taken if it is complete.
 
     Args:
-        model: The repository, such as ``Qwen/Qwen3.5-4B``.
+        name: The repository, such as ``Qwen/Qwen3.5-4B``, with ``@revision`` where it is not the main branch.
         cache_dir: The cache's folder; None for that of ``huggingface_hub``.
+        files: What is read beside the weights.
+        option: The option that names the repository, for messages.
 
     Returns:
         The snapshot's folder, whose files are links into the cache.
@@ -39,15 +83,70 @@ def fetch(model: str, cache_dir: Path | None = None) -> Path:
     Raises:
         ExportError: There is no such repository, it may not be read, it is no checkpoint, or it cannot be loaded.
     """
-    folder = _snapshot(model, cache_dir, _NOT_WEIGHTS)
-    _check_present(model, folder, [_CONFIG])
+    return complete(look(name, cache_dir, files, option))
+
+
+def look(
+    name: str | HubName, cache_dir: Path | None = None, files: tuple[str, ...] = TARGET_FILES, option: str = "-m"
+) -> Snapshot:
+    """Get what is read of a checkpoint beside its weights, and see which weights it has. The same as :func:`fetch`."""
+    asked = Asked(name if isinstance(name, HubName) else hub_name(name, option), option)
+    folder = _download(asked, cache_dir, files)
+    _log.info("%s: commit %s, %s", asked.where, folder.name, folder)
+    found = Snapshot(asked, cache_dir, files, folder, _listed_sizes(asked.name, folder.name, cache_dir))
+    _check_present(found, [_CONFIG])
     weights = _weight_files(folder)
-    if _missing(folder, weights):
+    missing = _missing(folder, weights)
+    if found.sizes and (absent := [name for name in missing if name not in found.sizes]):
+        raise _absent(found, absent)
+    return Snapshot(asked, cache_dir, files, folder, found.sizes, tuple(missing))
+
+
+def complete(snapshot: Snapshot) -> Path:
+    """Get the weights that a snapshot lacks; gives its folder, or that of a newer commit where there is one meanwhile.
+
+    Raises:
+        ExportError: They cannot be loaded.
+    """
+    asked, missing = snapshot.asked, snapshot.missing
+    if missing:
+        sizes = ", ".join(f"{name} ({readable(snapshot.sizes[name])})" for name in missing if name in snapshot.sizes)
+        _log.info("%s: fetching %s", asked.where, sizes or ", ".join(missing))
         # Not by the commit: without a network, huggingface_hub would then try for half a minute, cache or no cache.
-        if _snapshot(model, cache_dir, weights) != folder:
-            return fetch(model, cache_dir)  # there was a new release in between
-        _check_present(model, folder, weights)
-    return folder
+        with progress_bar(snapshot.size or None, "Downloading weights") as progress:
+            folder = _download(asked, snapshot.cache_dir, missing, progress)
+        if folder != snapshot.folder:
+            return fetch(asked.name, snapshot.cache_dir, snapshot.files, asked.option)  # a new release in between
+        _check_present(snapshot, missing)
+    return snapshot.folder
+
+
+def check_room(snapshots: Sequence[Snapshot]) -> None:
+    """See that what is still to come has room in the cache.
+
+    Raises:
+        ExportError: It has not.
+    """
+    for snapshot in snapshots:
+        blobs = snapshot.folder.parent.parent / "blobs"
+        begun = sum(path.stat().st_size for path in blobs.glob("*.incomplete"))
+        free = shutil.disk_usage(snapshot.folder).free + begun
+        needed = sum(other.size for other in snapshots)
+        if free < needed:
+            found = f"{readable(free)} free in {snapshot.folder.parent.parent.parent}"
+            raise no_room(snapshot.asked.where, found, f"{readable(needed)}, what is still to be downloaded")
+
+
+def _listed_sizes(name: HubName, commit: str, cache_dir: Path | None) -> dict[str, int]:
+    """The repository's files, from the listing that the library has fetched and keeps in the cache."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        files = get_cached_repo_tree(name.repository, revision=commit, cache_dir=cache_dir)
+    except (CachedRepoTreeNotFoundError, OSError):  # a cache that was filled by an older version, or a full disk
+        return {}
+    return {file.path: file.size for file in files}
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -74,114 +173,88 @@ def _missing(folder: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if not (folder / name).is_file()]
 
 
-def _check_present(model: str, folder: Path, names: Iterable[str]) -> None:
+def _check_present(snapshot: Snapshot, names: Iterable[str]) -> None:
     """Refuse a snapshot without files that it must have: none such in the repository, or a cached part of it."""
-    missing = _missing(folder, names)
-    if missing:
-        raise ExportError(
-            "The repository, or the part of it that is cached, lacks files that an export needs.",
-            where=f"-m {model}, snapshot {folder}",
-            found=f"no file {listed(missing)}",
-            accepted=f"{_CONFIG}, and {SINGLE_FILE} or every file that {INDEX_FILE} names",
-            fix="If you are offline, connect and unset HF_HUB_OFFLINE, to finish the download. "
-            "If you are not, name the repository that holds the weights as safetensors.",
-        )
+    if missing := _missing(snapshot.folder, names):
+        raise _absent(snapshot, missing)
 
 
-def _snapshot(model: str, cache_dir: Path | None, names: Sequence[str]) -> Path:
+def _absent(snapshot: Snapshot, missing: Sequence[str]) -> ExportError:
+    like = [name for name in snapshot.sizes if name.endswith(_LIKE_WEIGHTS)]
+    return ExportError(
+        "The repository, or the part of it that is cached, lacks files that an export needs.",
+        where=f"{snapshot.asked.where}, snapshot {snapshot.folder}",
+        found=f"no file {listed(missing)}" + (f"\nbut {listed(like)}" if like else ""),
+        accepted=f"{_CONFIG}, and {SINGLE_FILE} or every file that {INDEX_FILE} names",
+        fix="If you are offline, connect and unset HF_HUB_OFFLINE, to finish the download. "
+        "If you are not, name the repository that holds the weights as safetensors.",
+    )
+
+
+def _download(
+    asked: Asked, cache_dir: Path | None, names: Sequence[str], progress: Callable[[int], object] = lambda count: None
+) -> Path:
     """The snapshot's folder with the files of these very names, as far as the repository has them."""
     # Imported here: only who names a repository need wait for it. HTTPError is that of the HTTP library, which differs
     # between versions.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
 
-    patterns = [glob.escape(name) for name in names]
+    name, patterns = asked.name, [glob.escape(name) for name in names]
     try:
-        return Path(snapshot_download(model, cache_dir=cache_dir, allow_patterns=patterns))
+        with _silent():
+            folder = snapshot_download(
+                name.repository,
+                revision=name.revision,
+                cache_dir=cache_dir,
+                allow_patterns=patterns,
+                tqdm_class=_counted(progress),
+            )
+        return Path(folder)
     except (
         HFValidationError,
         HTTPError,
         OSError,
         RuntimeError,
     ) as error:  # RuntimeError: the Xet client's, of any kind
-        raise _explained(error, model, names) from error
+        raise explained(error, asked, names) from error
 
 
-def _explained(error: Exception, model: str, names: Sequence[str]) -> ExportError:
-    """What went wrong, in the user's terms."""
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
-
-    if isinstance(error, HFValidationError):
-        return ExportError(
-            "This cannot be the name of a repository.",
-            where="-m",
-            found=repr(model),
-            accepted="owner/name, such as Qwen/Qwen3.5-4B",
-            fix="Correct the name. For a local folder use -i.",
-        )
-    if isinstance(error, GatedRepoError):
-        return ExportError(
-            "The repository is gated.",
-            where=f"-m {model}",
-            found=_first_line(error),
-            accepted="a repository that you have been granted access to",
-            fix=f"Ask for access on the model's page. {_LOG_IN} {_LOCAL}",
-        )
-    if _status(error) in (401, 403, 404):
-        return ExportError(
-            "The repository does not exist, or you may not read it.",
-            where=f"-m {model}",
-            found=_first_line(error),
-            accepted="a public repository, or a private one with a token that may read it",
-            fix=f"Check the name's spelling. If it is private: {_LOG_IN} {_LOCAL}",
-        )
-    if isinstance(error, LocalEntryNotFoundError):
-        return ExportError(
-            "The Hub cannot be reached, and the cache does not hold the whole checkpoint.",
-            where=f"-m {model}",
-            found=_first_line(error),
-            accepted=f"the Hub, or a cached snapshot with\n{listed(names)}",
-            fix=f"{_CONNECT} {_LOCAL}",
-        )
-    return _failed(error, model)
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the library's warnings, which are advice to other programs. Errors are raised anyway."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
-def _failed(error: Exception, model: str) -> ExportError:
-    """Failures on the way: the disk's, and the network's."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-        return ExportError(
-            "There is not enough room for the download.",
-            where=f"-m {model}",
-            found=_first_line(error),
-            accepted="room for the checkpoint's weights in the cache",
-            fix="Make room, or name a cache on a larger disk with -c or HF_HOME. Finished files are kept.",
-        )
-    if number is not None and isinstance(error, OSError) and error.filename is not None:
-        return ExportError(
-            "The cache cannot be written to.",
-            where=error.filename,
-            found=error.strerror,
-            accepted="a folder that you may write to",
-            fix="Name another with -c or HF_HOME, or mend its permissions.",
-        )
-    return ExportError(
-        "The download failed.",
-        where=f"-m {model}",
-        found=_first_line(error),
-        accepted="a download that runs to its end",
-        fix=f"Try again; finished files are kept. {_CONNECT} {_LOCAL}",
-    )
+def _counted(progress: Callable[[int], object]) -> Any:
+    """A class for the library's bars that shows none and counts. It makes several over the same bytes (received,
+    written): the one that has come furthest tells."""
+    from tqdm import tqdm
 
+    lock, furthest = threading.Lock(), 0
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status behind an error. Some are wrapped in the news that the cache has nothing in their place."""
-    for candidate in (error, error.__cause__):
-        status = getattr(getattr(candidate, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
+    class Counted(tqdm):  # type: ignore[misc]
+        """A bar that is not shown."""
 
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.counts = options.get("unit") == "B"
+            super().__init__(*arguments, **options | {"disable": True})
 
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        def update(self, n: float | None = 1) -> None:
+            """Count."""
+            nonlocal furthest
+            if not self.counts:
+                return
+            with lock:
+                self.n += int(n or 0)
+                if self.n > furthest:
+                    progress(self.n - furthest)
+                    furthest = self.n
+
+    return Counted

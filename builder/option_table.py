@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.hub_name import HubName, folder_or_hub
 from builder.option import ANY_DRAFTER, PACKED, PACKED_ITSELF, Option, Scope, drafter_of, option, rows
 from builder.peer_options import not_understood, peer_option, refused_option
 from drafters.checkpoint.kinds import Family
@@ -64,17 +64,10 @@ def _page(text: str) -> int:
     return value
 
 
-def _folder(text: str) -> Path:
+def _folder(text: str) -> Path | HubName:
     if not text:
         raise ValueError(text)
-    return expanded(text)
-
-
-def expanded(text: str) -> Path:
-    """A path with ``~`` at its beginning replaced: a shell does so in ``-o ~/x``, and not in ``drafter_path=~/x``."""
-    with contextlib.suppress(RuntimeError):  # ~name, and nobody of that name: then it is a file's name
-        return Path(text).expanduser()
-    return Path(text)
+    return folder_or_hub(text, "--extra_options")
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -213,25 +206,25 @@ class ExtraOptions:
         "whether prompts that begin alike share pages",
         PACKED,
     )
-    drafter_path: Path | None = option(
+    drafter_path: Path | HubName | None = option(
         _folder,
-        f"a folder with {drafter_of(_ANY.kinds)}",
+        f"a folder with {drafter_of(_ANY.kinds)}, or owner/name[@revision] on the Hub",
         "none",
         "a block drafter beside the target; implies the packed layout, taps and state updates",
         PACKED_ITSELF,
         takes=_ANY.kinds,
     )
-    dflash2_path: Path | None = option(
+    dflash2_path: Path | HubName | None = option(
         _folder,
-        f"a folder with {drafter_of(_DFLASH.kinds)}",
+        f"a folder with {drafter_of(_DFLASH.kinds)}, or owner/name[@revision] on the Hub",
         "none",
         "the same, of these kinds only",
         PACKED_ITSELF,
         takes=_DFLASH.kinds,
     )
-    dspark_path: Path | None = option(
+    dspark_path: Path | HubName | None = option(
         _folder,
-        f"a folder with {drafter_of(_DSPARK.kinds)}",
+        f"a folder with {drafter_of(_DSPARK.kinds)}, or owner/name[@revision] on the Hub",
         "none",
         "the same, of this kind only",
         PACKED_ITSELF,

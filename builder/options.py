@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.hub_name import HubName
 from builder.option import Option, any_of, drafter_of, written
 from builder.option_table import OPTIONS, ExtraOptions, drafter_setting
 from builder.peer_options import advice
@@ -30,7 +31,7 @@ class BuildOptions(ExtraOptions):
         precision: ``fp32``, ``fp16`` or ``bf16``.
         provider: ``cpu`` or ``cuda``.
         input: The checkpoint's folder; or
-        model: the name of its repository on the Hub.
+        model: the name of its repository on the Hub, with ``@revision`` where it is not the main branch.
         cache_dir: Where to keep what comes from the Hub; None for the Hub's own cache.
     """
 
@@ -52,8 +53,8 @@ class BuildOptions(ExtraOptions):
         return next((option for option in self.given if option.takes), None)
 
     @property
-    def drafter(self) -> Path | None:
-        """The drafter's folder."""
+    def drafter(self) -> Path | HubName | None:
+        """The drafter's folder, or its repository on the Hub."""
         option = self.drafter_option
         return getattr(self, option.name) if option else None
 

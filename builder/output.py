@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from onnxkit.errors import ExportError, listed, system_error
+from onnxkit.systems import on_linux
 
 MANIFEST = "draftsmith.json"  # every export of this tool holds it
 LAST = "genai_config.json"  # the file without which the runtime does not see a model
@@ -302,7 +303,9 @@ def _locked(work: Path, output: Path) -> int:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two folders in one step; False where the system cannot."""
+    """Exchanges two folders in one step; False where the system cannot, as none but Linux can."""
+    if not on_linux():
+        return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from builder.option_table import OPTIONS, expanded
+from builder.hub_name import expanded
+from builder.option_table import OPTIONS
 from builder.peer_options import advice, peer_flags, peer_option, refused_flag
 from onnxkit.errors import ExportError, did_you_mean, nearest
 

@@ -51,14 +51,19 @@ class Plan:
         return replace(self, package=self.package.hollow())
 
 
-def plan(options: BuildOptions, folder: Path) -> Plan:
+def plan(options: BuildOptions, folder: Path, headers_only: frozenset[Path] = frozenset()) -> Plan:
     """Plan an export of the checkpoint in a folder: everything that can fail, no weight read, nothing written.
+
+    Args:
+        options: The request.
+        folder: The target's folder.
+        headers_only: Folders whose weight files hold headers alone; what depends on values is not checked there.
 
     Raises:
         ExportError: Something in the request or the checkpoints is not right.
     """
-    target = open_target(Checkpoint(folder))
-    drafter = read_drafter(options, target) if options.drafter else None
+    target = open_target(Checkpoint(folder, headers_only=folder in headers_only))
+    drafter = read_drafter(options, target, headers_only=options.drafter in headers_only) if options.drafter else None
     resolved = resolve(options, target.config, drafter)
     graphs = [target_graph(target, options, resolved)]
     if drafter is not None:

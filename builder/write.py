@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from builder.option_table import OPTIONS
 from builder.output import LAST, MANIFEST
 from builder.package import save_package
 from builder.plan import Plan
+from builder.provenance import recorded_name, sources
 from onnxkit import __version__
+
+_log = logging.getLogger(__name__)
 
 
 def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = None) -> dict[str, int]:
@@ -19,6 +23,7 @@ def write(build: Plan, folder: Path, progress: Callable[[int], object] | None = 
     config = build.config.sharing(shares) if len(shares) > 1 else build.config
     (folder / LAST).write_text(config.to_json(), encoding="utf-8")
     build.tokenizer.write(folder)
+    _log.info("%s and the tokenizer's files", LAST)
     return _write_manifest(folder, build)
 
 
@@ -35,6 +40,8 @@ def _write_manifest(staging: Path, build: Plan) -> dict[str, int]:
         "files": files,
         "notes": build.notes,
     }
+    if known := sources(build.package.checkpoints):
+        manifest["sources"] = known
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     data = text.encode(errors="backslashreplace")  # a path may hold bytes that are no text; JSON writes them so
     (staging / MANIFEST).write_bytes(data)
@@ -45,4 +52,4 @@ def _held(build: Plan) -> dict[str, object]:
     """The options that hold, those that are left to others aside."""
     values = {option.name: getattr(build.options, option.name) for option in OPTIONS} | build.resolved.recorded()
     held = {name: value for name, value in values.items() if value not in (None, ())}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in held.items()}
+    return {name: recorded_name(value) if isinstance(value, Path) else value for name, value in held.items()}

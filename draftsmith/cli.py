@@ -6,11 +6,16 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from builder.cli import add_export_arguments, guarded, options_help, run_export
+from builder.cli import add_export_arguments, add_loudness, guarded, options_help, run_export
+from builder.hub_name import HubName, folder_or_hub
 from builder.parser import Parser, at_least, path
+from draftsmith import completion
 from onnxkit import __version__
+from onnxkit.progress import Loudness, loudness
+from onnxkit.systems import needs_locks
 from onnxkit.text import escaped
 from onnxkit.weights.misfits import EXPORT, check_folders
 
@@ -22,7 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``draftsmith SUBCOMMAND ...``; gives the exit status."""
 
     def command() -> int | None:
-        arguments = _parser().parse_args(argv)
+        parser = _parser()
+        if completion.asked():
+            completion.answer(parser)
+        arguments = parser.parse_args(argv)
+        needs_locks("Draftsmith")
         status: int | None = arguments.run(arguments)
         return status
 
@@ -51,6 +60,7 @@ def _parser() -> Parser:
     _add_speculate(subcommands)
     _add_inspect(subcommands)
     _add_doctor(subcommands)
+    _add_completion(subcommands)
     for each in (parser, *subcommands.choices.values()):
         each.others = subcommands.choices
     return parser
@@ -70,44 +80,75 @@ def _add_verify(subcommands: Any) -> None:
         allow_abbrev=False,
     )
     verify.add_argument("export", type=path, metavar="FOLDER", help="the export")
-    verify.add_argument("--target", type=path, metavar="FOLDER", help="the checkpoint that it was made from")
-    verify.add_argument("--drafter", type=path, metavar="FOLDER", help="the drafter's checkpoint")
+    verify.add_argument(
+        "--target",
+        type=_source,
+        metavar="FOLDER",
+        help="the checkpoint that it was made from: a folder, or owner/name[@revision] on the Hub",
+    )
+    verify.add_argument("--drafter", type=_source, metavar="FOLDER", help="the drafter's checkpoint, likewise")
+    verify.add_argument(
+        "-c", "--cache_dir", type=path, metavar="FOLDER", help="where what comes from the Hub is kept (its own cache)"
+    )
     verify.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
     verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
     verify.add_argument("--report", type=path, metavar="FILE", help="write an HTML page, which needs no network")
+    add_loudness(
+        verify,
+        "print what did not pass only, and errors: nothing where everything passes",
+        "print each step to stderr: what is opened, planned, compared, run",
+    )
     verify.set_defaults(run=_run_verify)
+
+
+def _source(text: str) -> Path | HubName:
+    """A checkpoint: a folder, or a repository on the Hub."""
+    return folder_or_hub(str(path(text)) if not text.strip() else text, "--target or --drafter")
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
     check_folders(EXPORT, FOLDER=arguments.export)
     check_folders(target=arguments.target, drafter=arguments.drafter)
     from draftsmith.cuda_runtime import check_cuda
-    from draftsmith.environment import needs_reference, needs_runtime, quiet
+    from draftsmith.environment import needs_reference, needs_runtime, silence_libraries
 
-    quiet()
+    silence_libraries()
     if arguments.provider == "cuda":
         check_cuda()
         needs_reference()
     else:
         needs_runtime()
     from draftsmith.report.page import write_report
-    from draftsmith.verify.checks import SENTENCES, Results, Verdict, coloured
+    from draftsmith.verify.checks import SENTENCES, Check, Results, Verdict, coloured
+    from draftsmith.verify.hub_sources import checkpoint_folder
     from draftsmith.verify.machine import check_writable
     from draftsmith.verify.run import verify
 
     if arguments.report:
         check_writable(arguments.report)
-    results = Results(lambda check: print(coloured(str(check), check.verdict)))
-    folders = (arguments.export, arguments.target, arguments.drafter)
+    quiet = arguments.loudness is Loudness.QUIET
+
+    def tell(check: Check) -> None:
+        if not (quiet and check.verdict is Verdict.PASSED):
+            print(coloured(str(check), check.verdict), flush=True)  # a job's log shows each as it ends
+
+    results = Results(tell)
+    target, drafter = (
+        checkpoint_folder(getattr(arguments, role), role, arguments.export, arguments.cache_dir)
+        for role in ("target", "drafter")
+    )
+    folders = (arguments.export, target, drafter)
     try:
-        export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
+        with loudness(arguments.loudness):
+            export = verify(*folders, results, run=not arguments.files, provider=arguments.provider)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("Interrupted; what is not listed above was not checked.") from error
     if arguments.report:
         write_report(arguments.report, export, results)
     verdict = results.verdict
-    print(coloured(f"{SENTENCES[verdict]}: {results.summary()}. ({arguments.export})", verdict))
+    if not (quiet and verdict is Verdict.PASSED):
+        print(coloured(f"{SENTENCES[verdict]}: {results.summary()}. ({arguments.export})", verdict))
     strict = INCOMPLETE if arguments.strict else 0
     return {Verdict.PASSED: 0, Verdict.INCOMPLETE: strict, Verdict.FAILED: 1}[verdict]
 
@@ -203,6 +244,23 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.export or 'this environment'}: {findings.summary()}")
     return 1 if findings.wrong else 0
+
+
+def _add_completion(subcommands: Any) -> None:
+    parser = subcommands.add_parser(
+        "completion",
+        help="print what makes a shell complete this command",
+        description="Print a script that makes a shell complete subcommands, flags, their values, and the keys of "
+        "--extra_options. " + "; ".join(f"{shell}: {text}" for shell, text in completion.INSTALLED.items()) + ".",
+        allow_abbrev=False,
+    )
+    parser.add_argument("shell", choices=completion.SHELLS, help="the shell")
+    parser.set_defaults(run=_run_completion)
+
+
+def _run_completion(arguments: argparse.Namespace) -> int:
+    print(completion.script(arguments.shell))
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxkit.sizes import readable
+from onnxkit.systems import on_linux, system
 
 LIBRARY = "libcuda.so.1"
 
@@ -58,8 +59,10 @@ def ask_driver(load: Callable[[str], Any] = ctypes.CDLL) -> Driver:
         load: Loads a shared library by its name.
 
     Raises:
-        DriverError: There is no driver, or it answers with an error.
+        DriverError: There is no driver, it answers with an error, or this is no Linux.
     """
+    if not on_linux():
+        raise DriverError(f"NVIDIA's driver is looked for on Linux only, and this is {system()}")
     try:
         library = load(LIBRARY)
     except OSError as error:

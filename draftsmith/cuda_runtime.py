@@ -17,9 +17,10 @@ from pathlib import Path
 
 from draftsmith.cuda_driver import LIBRARY as DRIVER_LIBRARY
 from draftsmith.cuda_driver import Driver, DriverError, ask_driver
+from draftsmith.install import install
 from onnxkit.errors import ExportError
+from onnxkit.systems import needs_linux
 
-INSTALL = "pip install 'draftsmith[cuda]'"
 WHERE = "this Python environment"
 
 CUDA = 13  # the major version that the packages are built for; a driver of this version or a newer one runs them
@@ -165,8 +166,13 @@ def check_modules(environment: Environment) -> None:
     """The CUDA builds of onnxruntime and onnxruntime-genai are installed, alone, and new enough.
 
     Raises:
-        ExportError: They are not.
+        ExportError: They are not, or this is no Linux, whose libraries are the only ones that are known here.
     """
+    needs_linux(
+        "Exports run on a GPU",
+        "the GPU builds and CUDA's libraries are looked for under the names that they have there",
+        "Use a Linux machine with an NVIDIA GPU, or WSL 2 on Windows. On the CPU, verify works here, too.",
+    )
     for module in environment.modules:
         check_single(module)
         needs, accepted = module.needs, f"{module.needs.package} {dotted(module.needs.oldest)} or newer"
@@ -176,7 +182,7 @@ def check_modules(environment: Environment) -> None:
                 where=WHERE,
                 found=str(module),
                 accepted=accepted,
-                fix=f"{INSTALL}.",
+                fix=f"{install('cuda')}.",
             )
         if needs.package not in module.distributions:
             raise ExportError(
@@ -184,12 +190,16 @@ def check_modules(environment: Environment) -> None:
                 where=WHERE,
                 found=str(module),
                 accepted=accepted,
-                fix=f"{INSTALL} in a new environment; this one stays as it is, for verify.",
+                fix=f"Make a new environment, since this one serves verify as it is, and in it: {install('cuda')}.",
             )
         version = module.distributions[needs.package]
         if numbers(version) < needs.oldest:
             raise ExportError(
-                f"{needs.package} is too old.", where=WHERE, found=str(module), accepted=accepted, fix=f"{INSTALL}."
+                f"{needs.package} is too old.",
+                where=WHERE,
+                found=str(module),
+                accepted=accepted,
+                fix=f"{install('cuda')}.",
             )
         if not module.cuda:
             raise ExportError(
@@ -214,7 +224,7 @@ def check_single(module: Module) -> None:
             where=WHERE,
             found=str(module),
             accepted="one of them: they share a folder, and the last one has overwritten files of the other",
-            fix=f"pip uninstall -y {names}; then {INSTALL}, or draftsmith[cpu].",
+            fix=f"pip uninstall -y {names}; then {install('cuda')}; or the extra cpu, for the CPU.",
         )
 
 
@@ -232,7 +242,7 @@ def check_libraries(environment: Environment) -> None:
             where=f"the folder {_WHEELS} of site-packages, and the system's search path (LD_LIBRARY_PATH)",
             found="\n".join(map(str, errors.values())),
             accepted=f"CUDA {CUDA}; any other major version has other libraries",
-            fix=f"{INSTALL} brings them all; missing here: {', '.join(packages)}.",
+            fix=f"Missing here: {', '.join(packages)}. All of them: {install('cuda')}.",
         )
 
 

@@ -8,13 +8,14 @@ import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 
+from draftsmith.install import install
 from onnxkit.errors import ExportError
 
 # The first CPU build that has a kernel for every operator of a lowered graph.
 ONNXRUNTIME = (1, 32)
 
 
-def quiet() -> None:
+def silence_libraries() -> None:
     """Keep libraries from writing between a proof's lines; to be called before they are imported. What is set stays."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -37,7 +38,7 @@ def needs_runtime() -> None:
             where="this Python environment",
             found=f"no {', '.join(missing)}",
             accepted="the extras cpu and verify",
-            fix="pip install 'draftsmith[cpu,verify]'.",
+            fix=f"{install('cpu', 'verify')}.",
         )
     found = _version("onnxruntime")
     if found is None or tuple(int(part) for part in found.split(".")[:2]) < ONNXRUNTIME:
@@ -47,7 +48,7 @@ def needs_runtime() -> None:
             where="this Python environment",
             found=f"onnxruntime {found or 'not installed'}, onnxruntime-gpu {gpu or 'not installed'}",
             accepted=f"onnxruntime {ONNXRUNTIME[0]}.{ONNXRUNTIME[1]} or newer, without onnxruntime-gpu",
-            fix="Make a second environment for the proof: pip install 'draftsmith[cpu,verify]'. Exports can stay.",
+            fix=f"Make a second environment for the proof, and in it: {install('cpu', 'verify')}. Exports can stay.",
         )
 
 
@@ -64,7 +65,7 @@ def needs_reference() -> None:
             where="this Python environment",
             found=f"no {', '.join(missing)}",
             accepted="the extras cuda and verify",
-            fix="pip install 'draftsmith[cuda,verify]'. PyTorch's build for the CPU will do, beside onnxruntime-gpu.",
+            fix=f"{install('cuda', 'verify')}. PyTorch's build for the CPU will do, beside onnxruntime-gpu.",
         )
 
 

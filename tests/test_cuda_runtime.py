@@ -78,15 +78,15 @@ TWO_MISSING = GOOD.libraries | {name: OSError(f"{name}: not found") for name in 
     [
         (
             with_modules({}, {}),
-            ["onnxruntime-gpu is not installed", "no onnxruntime", "pip install 'draftsmith[cuda]'"],
+            ["onnxruntime-gpu is not installed", "no onnxruntime", "pip install '.[cuda]'"],
         ),
         (
             with_modules({"onnxruntime-gpu": "1.31.1"}, {}),
-            ["onnxruntime-genai-cuda is not installed", "pip install 'draftsmith[cuda]'"],
+            ["onnxruntime-genai-cuda is not installed", "pip install '.[cuda]'"],
         ),
         (
             with_modules({"onnxruntime": "1.32.0", "onnxruntime-gpu": "1.31.1"}),
-            ["Two builds of onnxruntime", "pip uninstall -y onnxruntime onnxruntime-gpu", "draftsmith[cuda]"],
+            ["Two builds of onnxruntime", "pip uninstall -y onnxruntime onnxruntime-gpu", "pip install '.[cuda]'"],
         ),
         (
             with_modules(
@@ -112,7 +112,7 @@ TWO_MISSING = GOOD.libraries | {name: OSError(f"{name}: not found") for name in 
         ),
         (
             replace(GOOD, libraries=TWO_MISSING),
-            ["2 of CUDA's 5 libraries", "libcufft.so.12: not found", "missing here: nvidia-cublas, nvidia-cufft"],
+            ["2 of CUDA's 5 libraries", "libcufft.so.12: not found", "Missing here: nvidia-cublas, nvidia-cufft"],
         ),
         (
             replace(GOOD, driver=NO_DRIVER),
@@ -261,6 +261,6 @@ def test_libraries_are_found_in_nvidias_packages(packages: Packages) -> None:
     packages.add_libraries(*others)
     if not find_library("cublasLt"):
         found = packages.check()
-        assert "1 of CUDA's 5 libraries cannot be loaded" in found and "missing here: nvidia-cublas." in found
+        assert "1 of CUDA's 5 libraries cannot be loaded" in found and "Missing here: nvidia-cublas." in found
     packages.add_libraries(first)
     assert "cannot be loaded" not in packages.check()

@@ -70,7 +70,7 @@ def test_an_export_for_the_cpu(capsys: pytest.CaptureFixture[str], tiny_export: 
 def test_an_export_for_a_gpu(capsys: pytest.CaptureFixture[str], packed: Path) -> None:
     """Its graphs are taken, but not by a build that runs them."""
     text = examined(capsys, packed, status=1)
-    assert "onnxruntime is a build without CUDA" in text and "pip install 'draftsmith[cuda]'" in text
+    assert "onnxruntime is a build without CUDA" in text and "pip install '.[cuda]'" in text
     assert "known to onnxruntime 1.31.1" in text
     for name in ("model.onnx", "dspark.onnx"):
         assert f"ok       {name}: operators, types and attributes are taken" in text
@@ -234,7 +234,7 @@ def test_speculate_says_what_cuda_lacks(capsys: pytest.CaptureFixture[str], pack
     (tmp_path / "p").write_text("one")
     assert main(["speculate", str(packed), "--prompts", str(tmp_path / "p"), "--provider", "cuda"]) == 2
     err = capsys.readouterr().err
-    assert "onnxruntime is a build without CUDA" in err and "draftsmith[cuda]" in err and "Traceback" not in err
+    assert "onnxruntime is a build without CUDA" in err and "pip install '.[cuda]'" in err and "Traceback" not in err
 
 
 def test_driver_in_the_figures() -> None:

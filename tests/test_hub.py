@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import huggingface_hub
 import pytest
@@ -22,163 +16,15 @@ import pytest
 from builder.hub import fetch
 from onnxkit.errors import ExportError
 from tests.checkpoints import TINY, variant
+from tests.hub import CLOSED, COMMIT, REPOSITORY, SHARDS, Served, cached, fetched, publish, refused, run, running
 
-REPOSITORY = Path(__file__).parent.parent
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-CLOSED = "http://127.0.0.1:9"  # nobody listens there
-SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-
-# What must never be fetched: code, pickles, other formats, whatever lies in a sub-folder.
-EXTRA = (
-    "modeling_evil.py",
-    "model.bin",
-    "pytorch_model.bin",
-    "model.gguf",
-    "weights.pth",
-    "consolidated.safetensors",
-    "README.md",
-    "original/config.json",
-    "original/model.safetensors",
-)
 TINY_FILES = {path.name for path in TINY.iterdir()}
-
-FETCH = (
-    "import sys; from pathlib import Path; from builder.cli import guarded; from builder.hub import fetch\n"
-    "cache = Path(sys.argv[2]) if len(sys.argv) > 2 else None\n"
-    "sys.exit(guarded(lambda: print(fetch(sys.argv[1], cache))))"
-)
-
-
-class Hub(BaseHTTPRequestHandler):
-    """The few endpoints of the Hub that a download asks for, serving the folders under ``root``."""
-
-    def __init__(self, root: Path, requests: list[str], *arguments: object) -> None:
-        self.root, self.requests = root, requests
-        super().__init__(*arguments)  # type: ignore[arg-type]
-
-    def do_GET(self) -> None:
-        path = urlsplit(self.path).path
-        self.requests.append(f"{self.command} {path}")
-        parts = path.removeprefix("/").removeprefix("api/models/").split("/")
-        model, rest = "/".join(parts[:2]), parts[2:]
-        folder = self.root / model
-        if model == "org/down":
-            self.answer(503, b"")
-        elif not folder.is_dir():
-            self.answer(401, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
-        elif path.startswith("/api/") and rest[:1] == ["tree"]:
-            self.answer(200, json.dumps(self.tree(folder)).encode())
-        elif path.startswith("/api/"):
-            self.answer(200, json.dumps({"id": model, "sha": COMMIT, "siblings": []}).encode())
-        elif model == "org/gated":
-            self.answer(403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model is restricted"})
-        else:
-            body = (folder / "/".join(rest[2:])).read_bytes()
-            self.answer(200, body, {"ETag": f'"{digest(body)}"', "X-Repo-Commit": COMMIT})
-
-    do_HEAD = do_GET
-
-    def tree(self, folder: Path) -> list[dict[str, object]]:
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        return [
-            {
-                "type": "file",
-                "path": path.relative_to(folder).as_posix(),
-                "size": path.stat().st_size,
-                "oid": digest(path.read_bytes()),
-            }
-            for path in files
-        ]
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (
-            {"Content-Type": "application/json", "Content-Length": str(len(body))} | (headers or {})
-        ).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha1(data).hexdigest()
-
-
-class Served:
-    """A running hub: its address, the folder it serves, and what it was asked for."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.requests = root, list[str]()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, root, self.requests))
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def downloads(self) -> set[str]:
-        """The files that were asked for, paths within the repository."""
-        return {line.split(f"/resolve/{COMMIT}/")[1] for line in self.requests if "/resolve/" in line}
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "hub")
-    (served.root / "org").mkdir(parents=True)
-    thread = threading.Thread(target=served.server.serve_forever)
-    thread.start()
-    yield served
-    served.server.shutdown()
-    thread.join()
-    served.server.server_close()
-
-
-def publish(hub: Served, name: str = "org/tiny", shards: int = 0) -> Path:
-    """Put the bundled checkpoint on the hub, with files beside it that an export has no use for."""
-    folder = variant(hub.root / name, shards=shards)
-    for extra in EXTRA:
-        (folder / extra).parent.mkdir(exist_ok=True)
-        (folder / extra).write_text("raise SystemExit('executed')")
-    return folder
-
-
-def cached(cache: Path, checkpoint: Path, *, without: tuple[str, ...] = (), commit: str = COMMIT) -> Path:
-    """A cache of org/tiny as ``huggingface_hub`` lays it out, made by hand; the snapshot's folder."""
-    home = cache / "models--org--tiny"
-    snapshot = home / "snapshots" / commit
-    for folder in (home / "blobs", home / "refs", snapshot):
-        folder.mkdir(parents=True, exist_ok=True)
-    (home / "refs" / "main").write_text(commit)
-    for path in checkpoint.iterdir():
-        if path.name not in without:
-            blob = digest(path.read_bytes())
-            shutil.copyfile(path, home / "blobs" / blob)
-            (snapshot / path.name).symlink_to(f"../../blobs/{blob}")
-    return snapshot
-
-
-def run(tmp_path: Path, url: str, *arguments: object, code: str = FETCH, **env: str) -> tuple[int, str, str]:
-    """``fetch`` in a process of its own, since the library reads its settings when it is imported."""
-    settings = {key: value for key, value in os.environ.items() if not key.upper().startswith(("HF_", "HUGGING"))}
-    settings |= {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"} | env
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    result = subprocess.run(command, cwd=REPOSITORY, env=settings, capture_output=True, text=True, timeout=120)
-    assert "Traceback" not in result.stderr, result.stderr
-    return result.returncode, result.stdout.strip(), result.stderr
-
-
-def fetched(tmp_path: Path, url: str, *arguments: object, **env: str) -> Path:
-    status, out, err = run(tmp_path, url, *arguments, **env)
-    assert status == 0, err
-    return Path(out)
-
-
-def refused(tmp_path: Path, url: str, *arguments: object, **env: str) -> str:
-    status, out, err = run(tmp_path, url, *arguments, **env)
-    assert status == 2 and out == ""
-    for label in ("error: ", "where:", "found:", "accepted:", "to do:"):
-        assert label in err
-    return err
+    with running(tmp_path / "hub") as served:
+        yield served
 
 
 def exports(tmp_path: Path, snapshot: Path, tiny_export: Path) -> None:

@@ -142,7 +142,7 @@ def _check_frequencies(checkpoint: Checkpoint, names: DraftNames, rotary: Rotary
     plain, stretched = replace(rotary, yarn=None).frequencies(), rotary.frequencies()
     for name in names.left_out:
         stored = checkpoint.tensors[name]
-        if not name.endswith("inv_freq") or stored.dtype not in _TOLERANCES:
+        if not name.endswith("inv_freq") or stored.dtype not in _TOLERANCES or not stored.here:
             continue
         values, tolerance = read_floats(stored), _TOLERANCES[stored.dtype]
         wanted = [plain] if name.endswith("original_inv_freq") else [stretched, plain]

@@ -53,8 +53,8 @@ def not_stored(checkpoint: Checkpoint, found: Identity, key: str, name: str) -> 
 def _check_map(checkpoint: Checkpoint, names: DraftNames, size: int, vocab: int) -> None:
     offsets, mask = tensor(checkpoint, names, MAP), tensor(checkpoint, names, MASK)
     assert offsets is not None
-    if offsets.shape != (size,) or offsets.dtype != "I64":
-        return  # the tensor plan says so
+    if offsets.shape != (size,) or offsets.dtype != "I64" or not offsets.here:
+        return  # the tensor plan says so; or the values are still on the Hub
     ids = np.arange(size) + read_integers(offsets)
     used = np.unique(ids)
     if len(used) != size or used[0] < 0 or used[-1] >= vocab:

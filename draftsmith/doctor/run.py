@@ -28,9 +28,11 @@ from draftsmith.cuda_runtime import (
 from draftsmith.doctor.export import check_graph, check_memory, check_versions, provider, shortened
 from draftsmith.doctor.findings import Findings
 from draftsmith.environment import needs_runtime
+from draftsmith.install import install
 from draftsmith.verify.folder import CONFIG, ExportFolder, open_export
 from onnxkit import __version__
 from onnxkit.errors import ExportError
+from onnxkit.systems import on_linux, system
 
 _TIMEOUT = 600  # seconds for the graphs of an export; they take a few
 
@@ -66,6 +68,8 @@ def doctor(folder: Path | None, findings: Findings, *, environment: Environment 
 def _why_no_gpu(environment: Environment, export: ExportFolder | None) -> str:
     if export is not None and provider(export) != "cuda":
         return "the export is for the CPU"
+    if not on_linux():
+        return f"not looked for: drivers and GPUs are found on Linux only, and this is {system()}"
     return f"{environment.modules[0]} does not use one"
 
 
@@ -106,7 +110,7 @@ def _check_installed(module: Module) -> None:
             where="this Python environment",
             found=str(module),
             accepted="the extra cuda, where exports are to run on a GPU; the extra cpu, for the CPU and for the proof",
-            fix="pip install 'draftsmith[cuda]', or 'draftsmith[cpu]'; one of the two.",
+            fix=f"For a GPU: {install('cuda')}. For the CPU: {install('cpu')}. One of the two.",
         )
 
 

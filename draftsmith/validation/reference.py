@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5 import modeling_qwen3_5
+from transformers.utils.logging import disable_progress_bar
 
 # Tensors that an export keeps in float32 whatever its precision.
 _FLOAT32 = ("A_log", "dt_bias")
@@ -44,6 +45,7 @@ def load_rounding(checkpoint: Path, precision: torch.dtype) -> Any:
 
 
 def _load(checkpoint: Path, precision: torch.dtype) -> Any:
+    disable_progress_bar()  # of its own, which moves the cursor in the log of a job, too
     config = AutoConfig.from_pretrained(checkpoint)
     if "Qwen3_5ForConditionalGeneration" in config.architectures:
         return Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=precision).eval()

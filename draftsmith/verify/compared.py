@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,7 +23,9 @@ from draftsmith.verify.folder import CONFIG, DRAFTERS, ExportFolder, Graph
 from draftsmith.verify.protos import json_differences, message_differences
 from onnxkit.errors import ExportError
 from onnxkit.json_object import load_json
-from onnxkit.weights.save import progress_bar
+from onnxkit.progress import Groups, progress_bar
+
+_log = logging.getLogger(__name__)
 
 # Files that the runtime reads beside the configuration and the graphs.
 _READ = {*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG}
@@ -83,9 +86,12 @@ def weight_faults(export: ExportFolder, package: Package, folder: Path) -> Weigh
             graph = found.get(planned.role)
             if graph is None:
                 continue  # the configuration's difference tells
+            _log.info("comparing the weights of %s", graph.path.name)
+            groups = Groups(_log.info, {name: t.byte_count for name, t in planned.tensors.initializers.items()})
             for name in planned.tensors.initializers:
                 wanted = package.owner(planned, name).tensors.initializers[name].tensor
                 assert wanted is not None
+                groups.began(name)
                 fault = _tensor_fault(export.path, graph, name, wanted)
                 result.faults += [f"{graph.path.name}: {name} {fault}"] if fault else []
                 result.count += 1
@@ -159,6 +165,7 @@ def manifest_faults(export: ExportFolder, folder: Path, whole: bool) -> Iterator
     """Where ``draftsmith.json`` differs. Where the checkpoints lay is not compared."""
     found, wanted = load_json(export.path / MANIFEST), load_json(folder / MANIFEST)
     for manifest in (found, wanted):
+        manifest.pop("sources", None)
         for name in DRAFTER_PATHS:
             manifest["options"].pop(name, None)
     if not whole:

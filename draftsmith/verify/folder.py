@@ -131,7 +131,7 @@ def open_export(path: Path) -> ExportFolder:
     config = load_json(path / CONFIG, once=True)
     model = JsonObject(config, str(path / CONFIG)).section("model")
     graphs = tuple(_graph(path, model, role) for role in GRAPH_SECTIONS if role in model or role == TARGET)
-    return ExportFolder(path, config, graphs, _manifest(path))
+    return ExportFolder(path, config, graphs, read_manifest(path))
 
 
 def _check_link(folder: Path, entry: Path) -> None:
@@ -150,8 +150,8 @@ def _check_link(folder: Path, entry: Path) -> None:
         )
 
 
-def _manifest(path: Path) -> JsonObject | None:
-    """``draftsmith.json``, where it is this tool's."""
+def read_manifest(path: Path) -> JsonObject | None:
+    """``draftsmith.json`` of an export's folder, where it is this tool's."""
     if not (path / MANIFEST).is_file():
         return None
     manifest = JsonObject(load_json(path / MANIFEST), MANIFEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from draftsmith.verify.drafter import check_drafter
 from draftsmith.verify.engine import check_runtime
 from draftsmith.verify.files import check_files
 from draftsmith.verify.folder import ExportFolder, open_export
+from draftsmith.verify.hub_sources import facts
 from draftsmith.verify.machine import no_machine_trouble
 from draftsmith.verify.planned import check_planned
 from draftsmith.verify.running import Running
@@ -32,6 +34,8 @@ from draftsmith.verify.sources import (
 )
 from draftsmith.verify.target import check_target
 from onnxkit.weights.checkpoint import Checkpoint
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def verify(
     """
     with no_machine_trouble():
         export = open_export(folder)
+        results.figures["facts"] = list(facts(export, {"target": target_folder, "drafter": drafter_folder}))
         target = open_target(target_folder, export) if target_folder else None
         drafter = None
         if drafter_folder and export.drafter:
@@ -106,8 +111,10 @@ def prove(
     """
     if run:
         copy.check(export, target)
+    _log.info("checking: files and values")
     proof = Proof(export, target, drafter, results, check_files(export, results))
     for name, check in FILE_CHECKS:
+        _log.info("checking: %s", name)
         with results.guarded(name):
             check(proof)
     if not proof.readable or not run:
@@ -116,6 +123,7 @@ def prove(
     with _copied(proof, copy) as running:
         if running is not None:
             for name, numbers in NUMBER_CHECKS:
+                _log.info("running: %s", name)
                 with results.guarded(name):
                     numbers(proof, running)
 
@@ -126,6 +134,7 @@ def _copied(proof: Proof, copy: Copy) -> Iterator[Running | None]:
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftsmith-verify-")))
         running = None
+        _log.info("making the copy that is run: %s", copy.name)
         with proof.results.guarded(copy.name):
             running = copy.make(proof.export, work)
         if proof.export.packed:  # a packed graph's own epsilon is the reference's there, too

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +17,7 @@ from onnxkit.weights.sources import Sources
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MOST_SHARDS = 2000
+_log = logging.getLogger(__name__)
 
 
 class Checkpoint:
@@ -27,18 +30,23 @@ class Checkpoint:
         astray: Tensors of which the index is wrong, each with what is wrong: it names them and no shard holds them, or
             a shard holds them and it names none or another. They are an error where a graph reads them.
         option: The option that named the folder, for messages.
+        headers_only: Whether the files hold headers alone, so that nothing can be said of the tensors' values.
 
     Raises:
         ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
     """
 
-    def __init__(self, folder: Path, option: str = "-i") -> None:
+    def __init__(self, folder: Path, option: str = "-i", *, headers_only: bool = False) -> None:
         self.folder, self.option = folder, option
         with system_errors(folder, "a folder and files that you may read"):
             self.sources = self._open()
             config = load_json(self.sources.must("config.json"), once=True)
             self.tensors, self.astray = _read_tensors(self.sources)
+        if headers_only:
+            self.tensors = {name: replace(tensor, here=False) for name, tensor in self.tensors.items()}
         self.config = JsonObject(config, str(folder / "config.json"), limits(self.tensors.values()))
+        files = {tensor.path for tensor in self.tensors.values()}
+        _log.info("opened %s: headers of %d tensors in %d files", folder, len(self.tensors), len(files))
 
     def _open(self) -> Sources:
         folder, option = self.folder, self.option

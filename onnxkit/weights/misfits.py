@@ -54,18 +54,18 @@ def _from_the_hub(name: str, option: str) -> str:
     return f"If it is a repository on the Hub, download it first: hf download {name} --local-dir FOLDER"
 
 
-def check_folders(accepted: str = CHECKPOINT, **folders: Path | None) -> None:
+def check_folders(accepted: str = CHECKPOINT, **folders: object) -> None:
     """See that paths are folders, before libraries are imported that take seconds.
 
     Args:
         accepted: The folders that are wanted.
-        folders: The paths by the options that named them, without their dashes; None is left out.
+        folders: What the options named, by their names without dashes; what is no path is left out.
 
     Raises:
         ExportError: One is none.
     """
     for name, path in folders.items():
-        if path is not None and not path.is_dir():
+        if isinstance(path, Path) and not path.is_dir():
             raise no_folder(path, name if name.isupper() else f"-{name}" if len(name) == 1 else f"--{name}", accepted)
 
 

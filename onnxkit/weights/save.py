@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
-from tqdm import tqdm
 
 from onnxkit.errors import ExportError
+from onnxkit.progress import Groups
 from onnxkit.weights.streamed import StreamedTensor, read_exactly
 from onnxkit.weights.tensor_plan import INLINE_BYTES, TensorPlan
+
+_log = logging.getLogger(__name__)
 
 # What a model file says of who made it.
 PRODUCER = "draftsmith"
@@ -53,6 +56,10 @@ def save(
     check_graph(model.graph, plan)
     model.producer_name = PRODUCER
     written = 0
+    level = logging.INFO if progress else logging.DEBUG  # a look at what would be written is no step
+    _log.log(level, "%s and its data: %d nodes", path.name, len(model.graph))
+    own = [tensor for tensor in plan.initializers.values() if tensor.tensor is not None]
+    groups = Groups(partial(_log.log, level), {tensor.name: tensor.byte_count for tensor in own})
 
     def report(tensor: ir.TensorProtocol, _: ir.external_data.CallbackInfo) -> None:
         # onnx_ir calls before it writes a tensor: what is reported is the one before.
@@ -60,6 +67,7 @@ def save(
         if progress:
             progress(written)
         written = tensor.nbytes
+        groups.began(tensor.name)
 
     try:
         with _external(model, path, plan, shared or {}, report):
@@ -76,14 +84,6 @@ def save(
         ) from error
     if progress:
         progress(written)
-
-
-@contextmanager
-def progress_bar(total: int, title: str) -> Iterator[Callable[[int], object]]:
-    """A bar over bytes on stderr. Where stderr is no terminal, as in a CI job, it prints a line every ten seconds."""
-    rhythm = {"leave": False} if sys.stderr.isatty() else {"mininterval": 10, "maxinterval": 10, "delay": 10}
-    with tqdm(total=total, desc=title, unit="B", unit_scale=True, **rhythm) as bar:
-        yield bar.update
 
 
 def strip(graph: ir.Graph) -> None:
