@@ -11,6 +11,7 @@ from builder.hub_name import HubName, folder_or_hub
 from builder.option import ANY_DRAFTER, PACKED, PACKED_ITSELF, Option, Scope, drafter_of, option, rows
 from builder.peer_options import not_understood, peer_option, refused_option
 from drafters.checkpoint.kinds import Family
+from genai_config.runtime import ENGINE_DRAFTS
 from onnxkit.errors import ExportError
 
 # The largest number that the runtime's configuration takes.
@@ -151,7 +152,7 @@ class ExtraOptions:
         PACKED,
     )
     max_draft_tokens: int | None = option(
-        _whole(1, 7),
+        _whole(1, ENGINE_DRAFTS),
         "a whole number from 1 to 7, at most state_update_capacity",
         "left to the runtime, or the drafts of a block, at most 7, with a drafter",
         "drafts per step; the Engine takes no more than 7",
