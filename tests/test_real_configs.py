@@ -83,8 +83,13 @@ def run(name: str, folder: Path) -> None:
         export(BuildOptions(output=folder / "out", precision="bf16", provider="cuda", **more))
 
 
-# Drafters with tables of their own, as large as their target's: the two are compared, gigabytes of holes.
-SLOW = {"speculators_convert_of_z_lab_Qwen3.6_27B_DFlash_embed_and_head_stored"}
+# Drafters with tables of their own, as large as their target's: the two are compared, gigabytes of holes. One of them,
+# satgeze's, is in every run.
+SLOW = {
+    "speculators_convert_of_z_lab_Qwen3.6_27B_DFlash_embed_and_head_stored",
+    "verl_SpeCo_DFlash_from_scratch_num_target_layers_is_the_target_s",
+    "verl_SpeCo_DSpark_from_scratch",
+}
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, keep=lambda name: name not in SLOW))
@@ -102,5 +107,5 @@ def test_release(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_there_are_as_many_as_were_collected() -> None:
-    assert len(NAMES) == 62
+    assert len(NAMES) == 62 and set(NAMES) >= SLOW
     assert {case(name)["expected"] for name in NAMES} == {"exported", "refused"}
