@@ -145,7 +145,7 @@ def _conventions() -> Iterator[str]:
 
 
 def _refused() -> Iterator[str]:
-    yield "## Drafters that are known and not taken\n"
+    yield "## Drafters that are known but not supported\n"
     yield "| drafter | why | told by |"
     yield "|---|---|---|"
     for kind in REFUSED:

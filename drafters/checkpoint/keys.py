@@ -33,10 +33,10 @@ def honoured(name: str, says: str, fields: str, **more: object) -> Key:
 
 
 _SECTIONS = [
-    Key("dflash_config", Use.HONOURED, "a home of the drafter's own keys"),
-    Key("dspark_config", Use.HONOURED, "a home of the drafter's own keys"),
-    Key(BACKBONE_SECTION, Use.HONOURED, "a home of the layers' keys"),
-    Key(NESTED_SECTION, Use.HONOURED, "a home of all keys beside the top level, with which it must agree"),
+    Key("dflash_config", Use.HONOURED, "a section for the drafter's own keys"),
+    Key("dspark_config", Use.HONOURED, "a section for the drafter's own keys"),
+    Key(BACKBONE_SECTION, Use.HONOURED, "a section for the layers' keys"),
+    Key(NESTED_SECTION, Use.HONOURED, "a section for any key; it must agree with the top level"),
 ]
 
 _BACKBONE = [
@@ -61,7 +61,7 @@ _BACKBONE = [
         "use_sliding_window", "whether layers slide; it must not contradict layer_types", "layers", absent=(False, True)
     ),
     honoured("rope_parameters", "the rotary tables", "rotary max_position_embeddings"),
-    honoured("rope_scaling", "the rotary tables; the older home", "rotary max_position_embeddings"),
+    honoured("rope_scaling", "the rotary tables; the older name of rope_parameters", "rotary max_position_embeddings"),
     honoured("rope_theta", "the rotary tables' base", "rotary"),
     honoured(
         "original_max_position_embeddings",
@@ -108,8 +108,12 @@ _OWN = [
 ]
 
 _CHECKED = [
-    Key("architectures", Use.CHECKED, "names that lie; the tensors tell the kind, some names are refused"),
-    Key("hidden_act", Use.CHECKED, "silu, which those that leave it out have in their code"),
+    Key(
+        "architectures",
+        Use.CHECKED,
+        "the kind that the tensors tell, which counts: names are often wrong; some are refused",
+    ),
+    Key("hidden_act", Use.CHECKED, "silu, the only activation of these drafters"),
     Key("num_target_layers", Use.CHECKED, "the target's layers"),
     Key("target_num_hidden_layers", Use.CHECKED, "the target's layers"),
     Key("target_hidden_size", Use.CHECKED, "the target's hidden_size"),

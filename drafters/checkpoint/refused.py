@@ -1,4 +1,4 @@
-"""Drafters that are known and not taken: each is named, with the reason why it cannot be exported here."""
+"""Drafters that are known but not supported: each is named, with the reason why it cannot be exported here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnxkit.weights.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Refused:
-    """A kind of drafter that is not taken.
+    """A kind of drafter that is not supported.
 
     Attributes:
         name: What it is.
-        why: Why it is not taken.
+        why: Why it is not supported.
         tensors: Parts of tensor names that tell it.
         architectures: Names in ``architectures`` that tell it.
         types: Values of ``model_type`` or ``speculators_model_type`` that tell it.
@@ -32,7 +32,7 @@ class Refused:
     keys: tuple[str, ...] = ()
 
 
-_NOT_A_BLOCK = "it drafts one token after another with a loop that the runtime's block drafters have not"
+_NOT_A_BLOCK = "it drafts one token at a time, in a loop that the runtime does not have for block drafters"
 
 REFUSED = (
     Refused(
@@ -51,7 +51,7 @@ REFUSED = (
     ),
     Refused(
         "P-EAGLE",
-        "its rows are parallel ones of an EAGLE head, with norms and a vocabulary of their own",
+        "its rows are those of an EAGLE head run in parallel, with norms and a vocabulary of their own",
         tensors=("mask_hidden",),
         architectures=("PEagleDraftModel", "PEagleSpeculator"),
         types=("peagle",),
@@ -59,14 +59,14 @@ REFUSED = (
     ),
     Refused(
         "XPress",
-        "it refines a block in several passes, of which the runtime makes one",
+        "it refines a block in several passes; the runtime makes one",
         tensors=("xpress_head.", "jacobi"),
         architectures=("XPressSpeculator", "XPressDraftModel"),
         types=("xpress",),
     ),
     Refused(
         "LiLiCorr",
-        "it scores candidates with the target's embedding and the anchor's context, which the lattice has not",
+        "it scores candidates with the target's embedding and the anchor's context, which the lattice does not have",
         architectures=("LiLiCorrSpeculator", "LiLiCorrDraftModel"),
         types=("lilicorr",),
         keys=("lilicorr_candidate_topk",),
@@ -108,7 +108,7 @@ REFUSED = (
     ),
     Refused(
         "a DSpark drafter with gated attention (Qwen35DSparkModel)",
-        "its q_proj makes a gate, too, its norms are stored without their 1, and it rotates a part of each head",
+        "its q_proj also makes a gate, its norms are stored minus 1, and it rotates only a part of each head",
         architectures=("Qwen35DSparkModel",),
         keys=("enable_qwen35_gated_q_proj",),
     ),
@@ -122,7 +122,7 @@ REFUSED = (
 
 
 def refuse_known(checkpoint: Checkpoint, names: DraftNames) -> None:
-    """Refuse a drafter of a kind that is not taken. Tensors are looked at first.
+    """Refuse a drafter of a kind that is not supported. Tensors are looked at first.
 
     Raises:
         ExportError: It is one of them.
