@@ -32,6 +32,46 @@ def python(*arguments: object, **environment: str) -> subprocess.CompletedProces
     )
 
 
+# --- the command line ---
+
+REQUEST = ["export", "-i", str(TINY), "-o", "out", "-p", "fp32", "-e", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where", "to_do"),
+    [
+        (["verify", "OUT", "--tagret", "x"], "draftsmith verify", "Did you mean --target?"),
+        (["verify", "--tagret", "x"], "draftsmith verify", "Did you mean --target?"),  # though FOLDER is missing
+        (["verify", "OUT", "--prompts", "x"], "draftsmith verify", "a flag of draftsmith speculate"),
+        (["verify", "OUT", "--provider", "gpu"], "draftsmith verify --provider", "Write --provider cuda"),
+        (["verify", "OUT", "--provider", "CPU"], "draftsmith verify --provider", "Write --provider cpu, in lower case"),
+        (["verify", "OUT", "more"], "draftsmith verify", "draftsmith verify --help"),
+        (["speculate", "OUT", "--basline"], "draftsmith speculate", "Did you mean --baseline?"),
+        (["speculate", "OUT", "--prompts", "x", "--max-new-tokens", "0"], "draftsmith speculate", "--help"),
+        (["inspect", "D", "--blocksize", "8"], "draftsmith inspect", "Did you mean --block-size?"),
+        (["inspect", "D", "--block-size", "1"], "draftsmith inspect", "draftsmith inspect --help"),
+        (["doctor", "--jsn"], "draftsmith doctor", "Did you mean --json?"),
+        (["exprot"], "draftsmith", "Did you mean export?"),
+        (["--target", "x", "verify"], "draftsmith", "a flag of draftsmith verify"),
+        (["export", "--outptu", "x"], "draftsmith export", "Did you mean --output?"),  # though all others are missing
+        ([*REQUEST, "-precision", "fp32"], "draftsmith export", "Did you mean --precision?"),
+        ([*REQUEST, "\u2013\u2013output", "x"], "draftsmith export", "Did you mean --output?"),
+        ([*REQUEST, "--drafter_path=D"], "draftsmith export", "write --extra_options drafter_path=D."),
+        ([*REQUEST, "--use_paged_attention", "true"], "draftsmith export", "--extra_options use_paged_attention=VALUE"),
+        ([*REQUEST, "--exclude_mtp"], "draftsmith export", "leave the checkpoint's multi-token prediction head out"),
+        ([*REQUEST, "context_length=8"], "draftsmith export", "Write --extra_options context_length=8."),
+        ([*REQUEST, "--drafter", "D"], "draftsmith export", "a flag of draftsmith verify"),
+    ],
+)
+def test_each_subcommand_answers_for_its_own_flags(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], where: str, to_do: str
+) -> None:
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert f"  where:    {where}\n" in message and to_do in message.split("to do:")[1]
+    assert "required" not in message
+
+
 # --- rows that failed ---
 
 
