@@ -23,6 +23,7 @@ from draftsmith.install import install
 from onnxkit import __version__
 from onnxkit.errors import ExportError
 from tests.checkpoints import TINY
+from tests.cuda.environment import environment
 
 REPOSITORY = Path(__file__).parent.parent
 PACKAGES = ("onnxkit", "drafters", "genai_config", "builder", "draftsmith")
@@ -88,6 +89,12 @@ def test_an_export_without_the_exchange_of_linux(tmp_path: Path, monkeypatch: py
             output.commit()
         assert (tmp_path / "out" / "genai_config.json").read_text() == content
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_stand_in_for_a_device_is_linux_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="Linux's libraries; this is macOS"):
+        environment()
 
 
 def test_linux_is_linux() -> None:

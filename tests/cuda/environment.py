@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxkit.systems import on_linux, system
 from tests.cuda.libraries import DEVICE, build_libraries, run
 
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
@@ -42,8 +43,11 @@ def environment() -> Environment:
     """The environment, made first if it is missing or out of date.
 
     Raises:
-        RuntimeError: A package cannot be installed or a source not compiled; the message has the command's output.
+        RuntimeError: This is no Linux; or a package cannot be installed or a source not compiled, and the message has
+            the command's output.
     """
+    if not on_linux():
+        raise RuntimeError(f"the stand-in for a CUDA device takes the place of Linux's libraries; this is {system()}")
     cache = _cache()
     cache.mkdir(parents=True, exist_ok=True)
     runtimes = cache / f"cuda-runtimes-{_digest(REQUIREMENTS)}"
