@@ -110,9 +110,9 @@ def test_reading_a_drafter_changes_no_checkpoint() -> None:
 
 
 def nested_names(tree: ast.AST) -> Iterator[set[str]]:
-    """Names of functions inside functions, which are nobody else's."""
+    """Names of functions inside functions and private classes, which are nobody else's."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and node.name.startswith("_")):
             yield {inner.name for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef) and inner is not node}
 
 
