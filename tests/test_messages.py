@@ -188,7 +188,7 @@ def test_a_proof_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """As nohup starts a command that is to survive its terminal."""
-    goes_on = {"module": "builder.export", "name": "_checkpoint_folder", "rest": "return _[0].input"}
+    goes_on = {"module": "builder.export", "name": "_graphs", "rest": "return ()"}
     code = SIGNALLED.format(number=int(signal.SIGHUP), **goes_on)
     code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{code}"
     done = python("-c", code, "export", "-i", TINY, "-o", tmp_path / "out", "-p", "fp32", "-e", "cpu")

@@ -182,9 +182,10 @@ def test_gguf_and_pickles_in_place_of_a_folder(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("given", [BASE, f"https://huggingface.co/{BASE}", f"https://huggingface.co/{BASE}/tree/main"])
 def test_a_repository_in_place_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str) -> None:
-    first, *others = refused_everywhere(capsys, tmp_path, Path(given))
-    assert f"write -m {BASE}." in first
-    assert all(f"hf download {BASE}" in message for message in others)
+    """Where a repository cannot be given: ``drafter_path`` takes one as it is."""
+    request = ["-o", tmp_path / "out", "-p", "fp32", "-e", "cpu"]
+    assert f"write -m {BASE}." in refused(capsys, "export", "-i", given, *request)
+    assert f"hf download {BASE}" in refused(capsys, "inspect", given)
 
 
 @pytest.mark.parametrize("given", ["/nowhere/Qwen", "../Qwen/x", "nowhere", "a/b/c"])
