@@ -36,7 +36,9 @@ def html(opened: ExportFolder) -> str:
     results.compared("scores <b>", "of\ncandidates & pairs", Worst(2e-3), 1e-5)
     results.incomplete("drafter scores", "a name that is long" + "_and_has_no_spaces" * 12)
     distances = [0.3, 0.2, 1e-7, 0.3, 0.4, 0.3, 0.2, 0.1, 0.4]
-    results.figures["taps"] = [{"tap": tap, "distances": distances, "nearest": 2} for tap in (2, 4, 6)]
+    names = ["the embedding", *(f"layer {i}" for i in range(7)), "the final norm"]
+    taps = [{"tap": tap, "distances": distances, "nearest": 2, "names": names} for tap in (2, 4, 6)]
+    results.figures["taps"] = taps
     results.figures["ranges"] = [("embedding", 0.2), ("layer 0", 23.0), ("head", 13.0)]
     results.figures["drafter ranges"] = [("layer 0", 46.0), ("head", 11.5)]
     results.figures["checkpoints"] = {"target": PAIR / "target", "drafter": None}
@@ -55,6 +57,7 @@ def test_what_it_tells(html: str) -> None:
         "The export fails",
         "2 passed, 1 incomplete, 1 failed",
         '<span class="verdict failed">The export fails',
+        '<th scope="row">the final norm</th>',
         "Largest values",
         "3.0e-06 of 1e-05",
         "2.65 a round",

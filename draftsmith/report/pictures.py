@@ -40,9 +40,9 @@ def taps(figures: Sequence[dict[str, Any]]) -> str:
     """
     titles = "".join(f'<th scope="col">tap {figure["tap"]}</th>' for figure in figures)
     lines = [f"<table class='taps'><thead><tr><th scope='col'>output of</th>{titles}</tr></thead><tbody>"]
-    for stream in reversed(range(len(figures[0]["distances"]) if figures else 0)):
+    for stream, name in reversed(list(enumerate(figures[0]["names"] if figures else []))):
         cells = "".join(_cell(figure, stream) for figure in figures)
-        lines.append(f'<tr><th scope="row">{_stream(stream)}</th>{cells}</tr>')
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
     return "\n".join([*lines, "</tbody></table>"])
 
 
@@ -51,10 +51,6 @@ def _cell(figure: dict[str, Any], stream: int) -> str:
     if stream == figure["nearest"]:
         kind, mark = ("here", " &#10003;") if stream == figure["tap"] else ("wrong", " &#10007;")
     return f'<td class="number {kind}">{figure["distances"][stream]:.1e}{mark}</td>'
-
-
-def _stream(stream: int) -> str:
-    return f"layer {stream - 1}" if stream else "embedding"
 
 
 def _strip(parts: Sequence[tuple[float, str]], height: int) -> str:

@@ -66,6 +66,7 @@ svg.swatch { display: inline-block; width: 12px; height: 12px; }
 .taps { width: auto; border-collapse: separate; border-spacing: 4px; font-size: .875rem; }
 .taps td, .taps th { border: 0; padding: .2rem .5rem; white-space: nowrap; } .taps td { background: var(--soft); }
 .taps .here, .taps .wrong { font-weight: 600; } .taps .here { box-shadow: inset 0 0 0 2px var(--good); }
+.taps th:first-child { position: sticky; left: 0; background: var(--paper); padding-left: 0; }
 .taps .wrong { box-shadow: inset 0 0 0 2px var(--bad); }
 @media (max-width: 40rem) { .checks thead { display: none; } .facts th { width: 6.5rem; }
   .checks tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--rule); }
