@@ -11,7 +11,8 @@ _TEXT = 'class="text"'
 def _svg(width: int, height: int, parts: Sequence[str], title: str) -> str:
     body = "\n".join(parts)
     return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{escape(title)}">'
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>\n{body}\n</svg>"
     )
 
