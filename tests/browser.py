@@ -34,29 +34,38 @@ const frame = document.createElement("iframe");
 frame.style = "border: 0; width: WIDTHpx; height: 6000px";
 frame.onload = () => {
   const page = frame.contentDocument, view = frame.contentWindow, root = page.documentElement;
-  const ground = element => {
-    for (let e = element; e; e = e.parentElement) {
-      const colour = view.getComputedStyle(e).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
-    }
-    return "none";
+  const parsed = colour => {
+    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, a];
   };
+  const over = ([r, g, b, a], [R, G, B]) => [r, g, b].map((c, i) => Math.round(c * a + [R, G, B][i] * (1 - a)));
+  const written = parts => `rgb(${parts.slice(0, 3).join(", ")})`;
+  const ground = element => {
+    const layers = [];
+    for (let e = element; e; e = e.parentElement) {
+      layers.unshift(parsed(view.getComputedStyle(e).backgroundColor));
+      if (layers[0][3] === 1) break;
+    }
+    return layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
+  };
+  const pair = (colour, element) => [written(over(parsed(colour), ground(element))), written(ground(element))];
   const texts = [];
   const walker = page.createTreeWalker(page.body, view.NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
     const range = page.createRange();
     range.selectNodeContents(node);
     if (!node.textContent.trim() || !range.getBoundingClientRect().width) continue;
+    if (!node.parentElement.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
     const element = node.parentElement, style = view.getComputedStyle(element);
     const box = element.ownerSVGElement, scale = box ? element.getScreenCTM().a : 1;
     texts.push([node.textContent.trim().slice(0, 30), parseFloat(style.fontSize) * scale,
-      box ? style.fill : style.color, ground(element)]);
+      ...pair(box ? style.fill : style.color, element)]);
   }
-  const marks = [...page.querySelectorAll("svg *:not(.gap):not(text):not(title)")]
+  const marks = [...page.querySelectorAll(".bars rect, figure rect:not(.gap)")]
     .filter(e => e.getBoundingClientRect().width > 0)
-    .map(e => [e.getAttribute("class"), view.getComputedStyle(e).fill, ground(e)]);
+    .map(e => [e.getAttribute("class"), ...pair(view.getComputedStyle(e).fill, e)]);
   for (const cell of page.querySelectorAll("td.here, td.wrong"))
-    marks.push([cell.classList[1], view.getComputedStyle(cell).boxShadow.match(/rgb\\([^)]*\\)/)[0], ground(cell)]);
+    marks.push([cell.classList[1], ...pair(view.getComputedStyle(cell).boxShadow.match(/rgb\\([^)]*\\)/)[0], cell)]);
   const tracks = [...page.querySelectorAll(".figures")].map(figures =>
     [...figures.querySelectorAll(".bars")].map(t => t.querySelector(".track svg").getBoundingClientRect().width));
   const result = { scroll: root.scrollWidth, client: root.clientWidth, texts, marks, tracks };
@@ -69,7 +78,7 @@ document.body.append(frame);
 
 def look(page: Path, width: int, dark: bool) -> Any:
     """What the probe finds on a page, in a window of that many pixels, in light or in dark mode."""
-    probe = page.with_name(f"probe-{page.stem}-{width}.html")
+    probe = page.resolve().with_name(f"probe-{page.stem}-{width}.html")
     probe.write_text(PROBE.replace("WIDTH", str(width)).replace("PAGE", page.name))
     # The flag makes files of one folder one origin, so that the probe may look into the frame.
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
