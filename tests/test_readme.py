@@ -87,8 +87,8 @@ def run(block: Block, tree: Path) -> subprocess.CompletedProcess[str]:
     command = (
         ["bash", "-euo", "pipefail", "-c", block.text] if block.language == "bash" else ["python", "-c", block.text]
     )
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.run(command, cwd=tree, env=environment, text=True, timeout=300, **streams)
+    out, both = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.run(command, cwd=tree, env=environment, text=True, timeout=300, stdout=out, stderr=both)
 
 
 def plain(line: str) -> str:
