@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.installed import copy_of_the_repository
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -60,24 +61,10 @@ def blocks(text: str) -> Iterator[Block]:
 BLOCKS = list(blocks(README.read_text(encoding="utf-8")))
 
 
-def files_of_the_repository() -> list[str]:
-    """What git would commit, or all of a tree that is not git's."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        return [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()]
-    return [name for name in listed.stdout.split("\0") if name]
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh copy of the repository."""
-    copy = tmp_path_factory.mktemp("readme") / "draftsmith"
-    for name in files_of_the_repository():
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
-    return copy
+    return copy_of_the_repository(tmp_path_factory.mktemp("readme") / "draftsmith")
 
 
 def run(block: Block, tree: Path) -> subprocess.CompletedProcess[str]:
