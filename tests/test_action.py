@@ -166,6 +166,8 @@ def test_the_whole_job(runner: Runner, tmp_path: Path) -> None:
     page = Path(runner.uploaded["path"]).read_text(encoding="utf-8")
     assert "The export passes" in page and "pair/dflash2" in page
 
+    assert not runner.run(**inputs | {"drafter": ""}, begin="Verify") and "The proof is incomplete" in runner.log
+    assert runner.uploaded is not None
     (runner.workspace / "an export" / "tokenizer.json").write_text("{}")
     Path(runner.uploaded["path"]).unlink()
     assert not runner.run(**inputs, begin="Verify") and "The export fails" in runner.log
