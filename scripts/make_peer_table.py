@@ -18,6 +18,7 @@ The command line of `python -m onnxruntime_genai.models.builder` (onnxruntime-ge
 {len(OPTIONS)} extra options. `python -m builder` and `draftsmith export` know each of them by name: it does the same,
 is accepted with a note where it asks for what happens anyway, or is refused with what it means there and what to do
 here. No name is taken for another one that looks like it, and none is ignored.
+The options of this tool alone are on the pages of [the packed target](packed-target.md) and of [drafters](drafters.md).
 
 A command for one of these models usually works as it is:
 

@@ -21,6 +21,7 @@ INTRODUCTION = """# Producers and keys
 
 This page is made from the code by `scripts/make_producer_table.py`; a test sees that it is up to date.
 `draftsmith inspect FOLDER` says the same of one checkpoint.
+What becomes of a drafter as a whole is on [the page on drafters](drafters.md).
 
 Each key of a config is honoured, checked against something, known to have no effect on the graph, or refused. A key
 that is none of these is refused in a section that shapes the drafter (`dflash_config`, `dspark_config`,

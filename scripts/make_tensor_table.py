@@ -25,6 +25,7 @@ in bf16 for CUDA. `N` stands for the number of a layer, `K` for a counter. For a
 inspect FOLDER` counts what becomes of its tensors, and the end of an export adds it up.
 
 Several stored tensors in one row are written one after another, so that one node multiplies by all of them.
+How a plan is made: [the code](architecture.md).
 """
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftsmith.report import pictures
 from draftsmith.speculate import read_prompts, speculate
 from draftsmith.validation.reference import operator_epsilon
 from draftsmith.validation.widen import widen
@@ -22,6 +21,7 @@ from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import open_export
 from draftsmith.verify.running import Running
 from draftsmith.verify.target import check_target
+from scripts import pictures
 from tests.faults.graphs import edited, move_all_taps, move_tap
 from tests.faults.trying import PAIR, Pair, make_pair
 

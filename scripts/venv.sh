@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts: make_venv FOLDER EXTRAS makes a virtual environment with this package in it.
 # A fresh Debian has Python without the venv module; it is installed where that is so, as is a browser for the tests.
 
@@ -27,5 +28,5 @@ make_venv() {
     python=$(find_python)
     "$python" -c 'import ensurepip' 2>/dev/null || install_system_package python3-venv
     [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
-    "$folder/bin/python" -m pip install --quiet --constraint "$root/scripts/constraints.txt" --editable "$root[$extras]"
+    "$folder/bin/python" -m pip install --quiet --constraint "$root/scripts/constraints.txt" --editable "${root}[$extras]"
 }

@@ -39,6 +39,7 @@ def main() -> int:
     counted = f"{done - missed} of {done} caught"
     if arguments.table:
         title = "# Faults, and what verify catches them by\n\nMade by `python -m scripts.verify_faults --table FILE`"
+        title += " (what the checks are: [proofs](verify.md))"
         head = [f"{title}: {counted}.", "", _ABOUT, ""]
         head += ["| export | fault | compared with what would be written | other checks |", "|---|---|---|---|"]
         arguments.table.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")

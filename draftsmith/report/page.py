@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from draftsmith.acceptance import Acceptance
 from draftsmith.report import pictures
+from draftsmith.report.facts import facts
 from draftsmith.report.memory import plan_of, weights_of
+from draftsmith.report.style import STYLE
 from draftsmith.verify.checks import SENTENCES, Results, Verdict
 from draftsmith.verify.folder import ExportFolder
 from draftsmith.verify.machine import unwritable
-from onnxkit import __version__
 from onnxkit.sizes import readable
 from onnxkit.text import escaped
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2330; --paper: #ffffff; --rule: #d5dae3; --soft: #eef1f6;
-  --good: #18794e; --bad: #b42318; --warn: #9a6700; --mute: #667085;
-  --blue: #3b6fb6; --sand: #d8a657; --leaf: #6a9f58; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #171a21; --rule: #3a4150; --soft: #232833;
-  --good: #58c08c; --bad: #f08a80; --warn: #e0b252; --mute: #9aa3b2; --blue: #7fa7dd; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .25rem 0 .75rem; } .mute { color: var(--mute); }
-.verdict { font-weight: 600; } .passed { color: var(--good); } .failed { color: var(--bad); }
-.incomplete { color: var(--warn); }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top; padding: .35rem .5rem;
-  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; } th { font-weight: 600; }
-th, td.verdict { white-space: nowrap; }
-td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
-figure { margin: 0; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem 2rem; }
-svg { width: 100%; height: auto; max-width: 40rem; display: block; } .wide { overflow-x: auto; }
-svg .text { font: 11px system-ui, sans-serif; fill: var(--ink); } svg .line { stroke: var(--rule); }
-svg .layer, svg .away { fill: var(--soft); } svg .here { fill: var(--leaf); } svg .wrong { fill: #e5867c; }
-svg .bar, svg .target { fill: var(--blue); } svg .shared { fill: var(--sand); } svg .drafter { fill: var(--leaf); }
-@media (max-width: 40rem) { .checks thead { display: none; }
-  .checks tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--rule); }
-  .checks td { display: block; border: 0; padding: .1rem 0; } .checks td:nth-child(-n+2) { display: inline; } }
-"""
 
-
-def page(export: ExportFolder, results: Results) -> str:
-    """The whole file."""
+def page(export: ExportFolder, results: Results, when: datetime) -> str:
+    """The whole file, of a proof made at that time."""
     name = export.path.resolve().name
     body = "\n".join(
         [
-            *_summary(export, results),
+            *_summary(export, results, when),
             *_checks(results),
             *_taps(results),
             *_ranges(results),
@@ -75,32 +50,17 @@ def write_report(path: Path, export: ExportFolder, results: Results) -> None:
         ExportError: It cannot be written.
     """
     try:
-        path.write_text(page(export, results), encoding="utf-8")
+        path.write_text(page(export, results, datetime.now(UTC)), encoding="utf-8")
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def _summary(export: ExportFolder, results: Results) -> Iterator[str]:
-    model, drafter = export.config["model"], export.drafter
+def _summary(export: ExportFolder, results: Results, when: datetime) -> Iterator[str]:
     verdict = results.verdict
     yield f"<h1>{escape(export.path.resolve().name)}</h1>"
-    yield (
-        f'<p><span class="verdict {_kind(verdict)}">{SENTENCES[verdict]}</span>: {escape(results.summary())}. '
-        f'<span class="mute">draftsmith {__version__}</span></p>'
-    )
-    layout = "packed, for the Engine" if export.packed else "dense, for the Generator"
-    facts = [
-        ("layout", layout),
-        (
-            "target",
-            f"{export.decoder.section.get('num_hidden_layers')} layers, vocabulary of {model.get('vocab_size')}",
-        ),
-        ("context", f"{model.get('context_length')} tokens"),
-    ]
-    if drafter:
-        drafts, rows = (drafter.section.get(key) for key in ("num_draft_tokens", "block_size"))
-        facts.append(("drafter", f"{drafter.role}, {drafts} drafts from blocks of {rows} rows"))
-    yield "<table>" + "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts) + "</table>"
+    yield f'<p><span class="verdict {_kind(verdict)}">{SENTENCES[verdict]}</span>: {escape(results.summary())}.</p>'
+    rows = (f'<tr><th scope="row">{escape(k)}</th><td>{escape(v)}</td></tr>' for k, v in facts(export, results, when))
+    yield f"<table class='facts'>{''.join(rows)}</table>"
 
 
 def _checks(results: Results) -> Iterator[str]:
@@ -124,11 +84,23 @@ def _kind(verdict: Verdict) -> str:
 
 
 def _ranges(results: Results) -> Iterator[str]:
-    for name, title in (("ranges", "target"), ("drafter ranges", "drafter")):
-        rows: list[tuple[str, float]] = results.figures.get(name, [])
+    """Both charts have one scale, so that the drafter's bars can be held against the target's."""
+    charts: dict[str, list[tuple[str, float]]] = {
+        title: results.figures.get(name, []) for name, title in (("ranges", "target"), ("drafter ranges", "drafter"))
+    }
+    most = max((value for rows in charts.values() for _, value in rows if math.isfinite(value)), default=0.0) or 1.0
+    if not any(charts.values()):
+        return
+    yield f"<h2>Largest values</h2><p>Of each layer, on the tokens that were run; bars go from 0 to {most:.2f}.</p>"
+    yield '<div class="figures">'
+    for title, rows in charts.items():
         if rows:
-            yield f"<h2>Largest values of the {title}</h2><p>Of each layer, on the tokens that were run.</p>"
-            yield pictures.lying_bars([value for _, value in rows], [place for place, _ in rows], f"Ranges, {title}")
+            lengths = [value / most if math.isfinite(value) else 1.0 for _, value in rows]
+            yield pictures.bars(
+                [(place, length, f"{value:.2f}") for (place, value), length in zip(rows, lengths, strict=True)],
+                title.capitalize(),
+            )
+    yield "</div>"
 
 
 def _taps(results: Results) -> Iterator[str]:
@@ -149,15 +121,16 @@ def _acceptance(results: Results) -> Iterator[str]:
         f"<p>{engine['proposed']} proposed, {found.accepted} accepted in {found.rounds} rounds: {found.mean:.2f} a "
         'round. <span class="mute">Short runs, some of random tokens; speculate takes prompts of your own.</span></p>'
     )
-    lengths = [str(i) for i in range(len(found.histogram))]
-    shares = found.by_position()
+    rounds = [
+        (f"{length} accepted", count / found.rounds, f"{count / found.rounds:.0%} ({count})")
+        for length, count in enumerate(found.histogram)
+    ]
+    shares = [(f"draft {place}", share, f"{share:.0%}") for place, share in enumerate(found.by_position(), 1)]
+    yield "<p>Both charts show shares of all rounds, from 0 to 100%.</p>"
     yield '<div class="figures">'
-    yield "<figure>" + pictures.bars(
-        found.histogram, lengths, [str(n) for n in found.histogram], "Accepted length, rounds"
-    )
-    yield "<figcaption>Rounds by accepted length</figcaption></figure>"
-    yield "<figure>" + pictures.bars(shares, lengths[1:], [f"{s:.0%}" for s in shares], "Acceptance by position")
-    yield "<figcaption>Share of rounds that accepted each position</figcaption></figure></div>"
+    yield pictures.bars(rounds, "Rounds by accepted length")
+    yield pictures.bars(shares, "Rounds that accepted each draft")
+    yield "</div>"
 
 
 def _sizes(export: ExportFolder) -> Iterator[str]:
@@ -165,9 +138,9 @@ def _sizes(export: ExportFolder) -> Iterator[str]:
     parts = [("target", weights.target, "target")]
     if export.drafter:
         parts += [("shared by both", weights.shared, "shared"), ("drafter", weights.drafter, "drafter")]
-    texts = [f"{name}: {readable(size)}" for name, size, _ in parts]
+    parts = [(f"{name}: {readable(size)}", size, kind) for name, size, kind in parts]
     yield "<h2>Weights</h2>"
-    yield pictures.stack(parts, texts, "Whose the weights are")
+    yield pictures.stack(parts, "Whose the weights are")
     yield "<h2>Memory while it runs</h2><table>"
     for name, size in plan.rows():
         yield f'<tr><td>{escape(name)}</td><td class="number">{readable(size)}</td></tr>'

@@ -73,6 +73,7 @@ def verify(
     Raises:
         ExportError: A folder is not what it should be, so that there is nothing to check, or the machine is at fault.
     """
+    results.figures["checkpoints"] = {"target": target_folder, "drafter": drafter_folder}
     with no_machine_trouble():
         export = open_export(folder)
         results.figures["facts"] = list(facts(export, {"target": target_folder, "drafter": drafter_folder}))

@@ -225,14 +225,14 @@ def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, result
 
         distances = over(relative)
         nearest = int(np.argmin(over(typical) if running.rounds else distances)) if distances else -1
-        figures.append({"tap": tap, "distances": distances, "nearest": nearest})
+        named = [_layer(stream, normed) for stream in range(len(distances))]
+        figures.append({"tap": tap, "distances": distances, "nearest": nearest, "names": named})
         if not distances or tap >= len(distances):
             results.add(Check(f"tap {tap}", "the graph has no such tap", Verdict.FAILED))
             continue
         own = Worst()
         for row in rows if running.rounds else ():
             own.add(relative(row.own[tap], row.truth[tap]))
-        named = [_layer(stream, normed) for stream in range(len(distances))]
         around = [f"{named[n]} {distances[n]:.1e}" for n in (tap - 1, tap + 1) if n < len(distances)]
         what = f"the output of {named[tap]} (neighbours are at {', '.join(around)})"
         what += f" ({own_error(own)})" if running.rounds else ""

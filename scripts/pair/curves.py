@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.pair.optimizing import Log
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 240, 170, 44, 36, 64
-COLOURS = {"target": "#444444", "dflash2": "#1f6fb4", "dspark": "#c4601d"}
+COLOURS = {"target": "#444444", "dflash2": "#1f6fb4", "dspark": "#a84e14"}
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ def draw(path: Path, logs: Mapping[str, Log]) -> None:
         Panel("drafters: loss (nats, both scores)", "loss", drafters, 14, range(0, 15, 2)),
         Panel("drafters: accepted of 7", "accepted", drafters, 7, range(8)),
     ]
-    width = len(panels) * (WIDTH + GAP)
+    width, height = len(panels) * (WIDTH + GAP), TOP + HEIGHT + 46
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {TOP + HEIGHT + 46}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{TOP + HEIGHT + 46}" fill="white"/>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for number, panel in enumerate(panels):
         parts += panel.drawn(LEFT + number * (WIDTH + GAP))
