@@ -90,7 +90,15 @@ def test_help_and_mistakes_in_flags_wait_for_nothing(module: str, arguments: lis
     """They import nothing but Python's own library, and what Python imports by itself when it starts here."""
     status, names = imported(*arguments, module=module)
     assert status == (0 if "--help" in arguments else 2)
-    assert names <= {*sys.stdlib_module_names, "builder", "draftsmith", "drafters", "onnxkit", *startup()}
+    assert names <= {
+        *sys.stdlib_module_names,
+        "builder",
+        "draftsmith",
+        "drafters",
+        "genai_config",
+        "onnxkit",
+        *startup(),
+    }
 
 
 @pytest.mark.parametrize("command", [["-m", "builder"], ["-m", "draftsmith.cli", "export"]])

@@ -99,7 +99,7 @@ def test_faults_are_beyond_the_limits(pair: Pair, tmp_path: Path, name: str) -> 
 def test_an_export_in_float32_is_for_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("draftsmith.cli.check_cuda", lambda: None)
+    monkeypatch.setattr("draftsmith.cuda_runtime.check_cuda", lambda: None)
     folder = export(PAIR / "target", tmp_path / "out", "context_length=1024")
     assert main(["verify", str(folder), "--provider", "cuda"]) == 2
     assert "accepted: an export in bfloat16 or float16" in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_without_a_gpu_it_says_what_to_install(tmp_path: Path, capsys: pytest.Ca
 def test_without_torch_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("draftsmith.cli.check_cuda", lambda: None)
+    monkeypatch.setattr("draftsmith.cuda_runtime.check_cuda", lambda: None)
     monkeypatch.setattr("draftsmith.environment.importlib.util.find_spec", lambda name: None)
     assert main(["verify", str(tmp_path), "--provider", "cuda"]) == 2
     assert "no torch, transformers" in (error := capsys.readouterr().err) and ".[cuda,verify]" in error
