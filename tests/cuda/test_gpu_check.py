@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.gpu.check import check
 from benchmarks.gpu.phases import Phase, run_phase
 from benchmarks.gpu.plan import LIMIT_S, Sizes, plan
@@ -20,6 +22,7 @@ NUMBERS |= {f"drafter {part}" for part in ("candidates", "scores", "head", "conv
 SLOW = 1800  # seconds; one and a half minutes on a machine that has nothing else to do
 
 
+@pytest.mark.nightly
 def test_the_flow(tmp_path: Path) -> None:
     """All phases run. The proofs alone fail, for the device computes nothing."""
     out = tmp_path / "out.json"
