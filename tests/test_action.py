@@ -154,6 +154,7 @@ def runner(action: Path, tmp_path: Path) -> Runner:
     return Runner(workspace, tmp_path / "temp", action)
 
 
+@pytest.mark.nightly
 def test_the_whole_job(runner: Runner, tmp_path: Path) -> None:
     """Installs, exports, proves, uploads the report. A damaged export fails the job, and has its report, too."""
     inputs = {"python": str(tmp_path / "python"), "checkpoint": "pair/target", "drafter": "pair/dflash2"}
@@ -178,6 +179,8 @@ def test_files_only(runner: Runner, tmp_path: Path) -> None:
     inputs = {"python": str(tmp_path / "python"), "checkpoint": "pair/target", "verify": "files", "precision": "fp32"}
     assert runner.run(**inputs, provider="cpu"), runner.log
     assert "only files were asked for" in runner.log and runner.uploaded is not None
+    (runner.workspace / runner.outputs["export.folder"] / "tokenizer.json").write_text("{}")
+    assert not runner.run(**inputs, provider="cpu", begin="Verify") and "The export fails" in runner.log
 
 
 def test_requests_that_cannot_be(runner: Runner, tmp_path: Path) -> None:

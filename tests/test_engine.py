@@ -43,7 +43,15 @@ def wanted(texts: list[list[int]]) -> list[list[int]]:
     return [text[len(prompt) :][:COUNT] for text, prompt in zip(texts, PROMPTS, strict=True)]
 
 
-@pytest.mark.parametrize("options", [(), ("state_update_capacity=7",), ("prune_lm_head=false", "paged_chunk_size=64")])
+# Of targets without a drafter; the last is in every run.
+OPTIONS = [
+    pytest.param((), marks=pytest.mark.nightly),
+    pytest.param(("state_update_capacity=7",), marks=pytest.mark.nightly),
+    ("prune_lm_head=false", "paged_chunk_size=64"),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_without_drafts(tmp_path: Path, texts: list[list[int]], options: tuple[str, ...]) -> None:
     run = run_engine(lowered(tmp_path, texts, *options), PROMPTS, COUNT)
     assert run.tokens == wanted(texts)

@@ -27,6 +27,7 @@ from tests.checkpoints import PREFIX, TINY, variant
 from tests.dialects import with_reduced_vocabulary
 from tests.drafters import drafter, top
 from tests.hub import CLOSED, COMMIT, Served, cached, commit_of, digest, fetched, publish, run, running, sha256
+from tests.nightly import sampled
 from tests.tiny_drafter import Json, make_config, make_tensors, write
 from tests.tiny_drafter import Tensors as Arrays
 
@@ -78,7 +79,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", sampled(BAD, 3))
 def test_what_is_wrong_is_told_before_weights_come_and_as_of_a_folder(hub: Served, tmp_path: Path, kind: str) -> None:
     variant(hub.root / "org" / "tiny", **BAD[kind])
     first = refused(tmp_path, hub.url, "-m", "org/tiny", *CPU)
@@ -112,7 +113,7 @@ def test_a_header_that_is_longer_than_the_first_request(hub: Served, tmp_path: P
     assert hub.sent["model.safetensors"] == HEADERS + 8 + len(text)
 
 
-@pytest.mark.parametrize("name", ["org/whole", "org/refuses"])
+@pytest.mark.parametrize("name", sampled(["org/whole", "org/refuses"], 2))
 def test_a_server_that_gives_no_ranges(hub: Served, tmp_path: Path, name: str) -> None:
     """One answers with everything, one with an error: what is wrong is told first all the same."""
     publish(hub, name)

@@ -19,6 +19,7 @@ from draftsmith.verify.checks import Results, Verdict, Worst
 from onnxkit.errors import ExportError
 from tests.checkpoints import TINY
 from tests.drafters import drafter
+from tests.nightly import sampled
 from tests.runtime import export
 
 REPOSITORY = Path(__file__).parent.parent
@@ -172,7 +173,7 @@ def test_an_export_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -
     assert said == ("Interrupted; the output folder is as it was.\n" if number == signal.SIGINT else "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", sampled([signal.SIGHUP, signal.SIGINT, signal.SIGTERM], 3))
 def test_a_proof_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> None:
     """And does not speak of an output folder, of which it has none."""
     whole, tmp = export(TINY, tmp_path / "out"), tmp_path / "tmp"

@@ -98,6 +98,7 @@ def test_an_export_and_its_proof_in_a_job(tmp_path: Path) -> None:
     assert all(LINE.fullmatch(line) for line in proof.stderr.splitlines())
 
 
+@pytest.mark.nightly
 def test_no_bar_of_a_library_stands_in_a_jobs_log(tmp_path: Path) -> None:
     """transformers has one while it loads the reference."""
     assert draftsmith("export", *EXPORT, tmp_path / "out").returncode == 0
@@ -109,6 +110,7 @@ def test_no_bar_of_a_library_stands_in_a_jobs_log(tmp_path: Path) -> None:
 # --- -q and -v ---
 
 
+@pytest.mark.nightly
 def test_quiet_says_nothing_where_all_is_well(tmp_path: Path) -> None:
     output = tmp_path / "out"
     for arguments in (["export", *EXPORT, output], ["verify", output, "--target", TINY, "--files", "--strict"]):

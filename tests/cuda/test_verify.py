@@ -46,6 +46,7 @@ def test_all_checks_run_and_it_fails(made: Path) -> None:
     assert {"files", "sharing", "drafts", "Engine with drafts"} <= found.keys()
 
 
+@pytest.mark.nightly
 def test_a_dense_export(tmp_path: Path) -> None:
     """In the Generator, with the arithmetic on shapes on the CPU."""
     folder = export(PAIR / "target", tmp_path / "out", "context_length=1024", precision="fp16", provider="cuda")
