@@ -210,7 +210,7 @@ def _check_kind(options: BuildOptions, kind: Family) -> None:
     if kind not in path.takes:
         fitting = [option.name for option in OPTIONS if kind in option.takes]
         raise ExportError(
-            "The drafter is of another kind.",
+            "The drafter is of a different kind.",
             where=f"--extra_options {path.name}={options.drafter}",
             found=f"a {title} drafter, by its tensors",
             accepted=drafter_of(path.takes),

@@ -11,7 +11,7 @@ FAMILIES: tuple[TargetFamily, ...] = (QWEN35,)
 
 
 def family_of(config: JsonObject) -> TargetFamily | None:
-    """The family whose architecture a ``config.json`` declares; None where it is none of them."""
+    """The family whose architecture a ``config.json`` declares; None if no family has it."""
     declared = config.strings("architectures", default=())
     return next((family for family in FAMILIES if set(declared) & set(family.architectures)), None)
 

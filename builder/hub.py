@@ -81,7 +81,7 @@ def fetch(
         The snapshot's folder, whose files are links into the cache.
 
     Raises:
-        ExportError: There is no such repository, it may not be read, it is no checkpoint, or it cannot be loaded.
+        ExportError: The repository does not exist, may not be read, is not a checkpoint, or cannot be downloaded.
     """
     return complete(look(name, cache_dir, files, option))
 
@@ -122,10 +122,10 @@ def complete(snapshot: Snapshot) -> Path:
 
 
 def check_room(snapshots: Sequence[Snapshot]) -> None:
-    """See that what is still to come has room in the cache.
+    """Check that the cache has room for what is still to be downloaded.
 
     Raises:
-        ExportError: It has not.
+        ExportError: There is not enough room.
     """
     for snapshot in snapshots:
         blobs = snapshot.folder.parent.parent / "blobs"

@@ -59,7 +59,7 @@ def _option(options: BuildOptions) -> str:
 
 
 def _judge(options: BuildOptions, target: Snapshot | None, drafter: Snapshot | None, judge: Judge) -> None:
-    """Judge a request by the headers of what is not here yet. Where they cannot be had, the download will say why."""
+    """Judge a request by the headers of files not downloaded yet. If they cannot be read, the download will say why."""
     with ExitStack() as stack:
         places: dict[Path, Path] = {}
         folders: dict[str, Path] = {}

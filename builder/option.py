@@ -74,7 +74,7 @@ class Option:
     """One ``--extra_options`` key.
 
     Attributes:
-        parse: Turns the text into a value; raises ValueError where it is none.
+        parse: Turns the text into a value; raises ValueError if the text is not a valid value.
         accepted: What is accepted, in words.
         default: What holds when the option is not given, in words.
         meaning: One line of meaning, without the scope.

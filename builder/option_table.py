@@ -312,7 +312,7 @@ def parse_extra_options(pairs: Sequence[str]) -> dict[str, Any]:
             value = known[name].parse(text)
         except ValueError as error:
             raise ExportError(
-                "An option's value is not acceptable.",
+                "An option's value is not accepted.",
                 where=where,
                 found=repr(text),
                 accepted=known[name].accepted,

@@ -161,10 +161,10 @@ class BuildOptions(ExtraOptions):
 
 
 def check_step(scheduled: int | None, drafts: int) -> None:
-    """See that a step has room for the newest token of a request and all its drafts.
+    """Check that a step has room for the newest token of a request and all its drafts.
 
     Raises:
-        ExportError: It has not; the Engine would draft less, in silence.
+        ExportError: It does not; the Engine would silently draft less.
     """
     if scheduled is not None and scheduled <= drafts:
         raise ExportError(

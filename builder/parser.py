@@ -19,7 +19,7 @@ _LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # what word processors and web pa
 
 
 class _Once(argparse.Action):
-    """Keeps a flag's value and refuses a second one that differs. argparse itself drops the first in silence."""
+    """Keeps a flag's value and refuses a second one that differs. argparse itself silently drops the first."""
 
     first: tuple[str, object] | None = None
 

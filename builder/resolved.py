@@ -94,7 +94,7 @@ def beside_drafter(options: BuildOptions, drafter: Drafter, context_length: int,
     config, given = drafter.config, options.aux_hidden_state_layers
     if given and given != config.taps:
         raise ExportError(
-            "The taps are not those that the drafter reads.",
+            "The taps are not the ones that the drafter reads.",
             where=f"--extra_options aux_hidden_state_layers={','.join(map(str, given))}",
             found=", ".join(map(str, given)),
             accepted=f"{', '.join(map(str, config.taps))}, in this order: the outputs of its target_layer_ids "
@@ -152,7 +152,7 @@ def _last_tap(options: BuildOptions, target: ModelConfig) -> str | None:
         return options.last_tap or RAW
     if options.last_tap:
         raise ExportError(
-            "An option speaks of a tap that there is not.",
+            "An option names a tap that does not exist.",
             where=f"--extra_options last_tap={options.last_tap}",
             found=f"taps {', '.join(map(str, taps)) or 'on no layer'}",
             accepted=f"last_tap beside a tap on the last layer, {count}",

@@ -109,8 +109,8 @@ def stop_ids(config: ModelConfig, generation: JsonObject) -> tuple[int, ...]:
     """Ids that end a text: those that generation_config.json and config.json declare, together.
 
     Raises:
-        ExportError: One is beyond the vocabulary, for which the runtime refuses every prompt; or there is none, and no
-            text would end before it is as long as can be.
+        ExportError: One is beyond the vocabulary, for which the runtime refuses every prompt; or none is
+            declared, and every text would run to the maximum length.
     """
     declared = generation.token_ids("eos_token_id", config.vocab_size)
     if not declared and not config.eos_token_ids:

@@ -121,7 +121,7 @@ def _plan_template(checkpoint: Checkpoint, config: JsonObject, written: dict[str
 
 
 def stop_notes(checkpoint: Checkpoint, stop_ids: tuple[int, ...]) -> list[str]:
-    """A note where the tokenizer's end token is none of the stop ids: chats would then run on."""
+    """A note if the tokenizer's end token is not among the stop ids: chats would then run on."""
     config, tokenizer = checkpoint.read_json(TOKENIZER_CONFIG), checkpoint.read_json(TOKENIZER)
     if config is None or tokenizer is None:
         return []
@@ -135,5 +135,5 @@ def stop_notes(checkpoint: Checkpoint, stop_ids: tuple[int, ...]) -> list[str]:
 
 
 def generation_config(checkpoint: Checkpoint) -> JsonObject:
-    """``generation_config.json``, or an empty object where there is none."""
+    """``generation_config.json``, or an empty object if the file is absent."""
     return checkpoint.read_json(GENERATION_CONFIG, once=True) or JsonObject({}, GENERATION_CONFIG)

@@ -203,7 +203,7 @@ def check_modules(environment: Environment) -> None:
             )
         if not module.cuda:
             raise ExportError(
-                f"Files of {needs.package} are missing, as after a second build of {needs.module} was uninstalled.",
+                f"Files of {needs.package} are missing, as happens when another build of {needs.module} is removed.",
                 where=WHERE,
                 found=f"{module} without {needs.library}",
                 accepted="all of its files",
@@ -247,10 +247,10 @@ def check_libraries(environment: Environment) -> None:
 
 
 def check_driver(environment: Environment) -> None:
-    """There is a driver that runs this version of CUDA.
+    """Check that the driver supports this version of CUDA.
 
     Raises:
-        ExportError: There is none, or it is too old.
+        ExportError: There is no driver, or it is too old.
     """
     driver = environment.driver
     newest = f"NVIDIA's driver {DRIVER} or newer (CUDA {CUDA})"

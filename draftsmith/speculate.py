@@ -109,7 +109,7 @@ def read_prompts(path: Path) -> list[str]:
     """Prompts, one a line; a line in JSON quotes may hold line breaks. ``-`` is standard input.
 
     Raises:
-        ExportError: The file cannot be read, a line in quotes is no text in JSON, or there is none.
+        ExportError: The file cannot be read, a quoted line is not a valid JSON string, or there is no prompt.
     """
     where = "standard input" if path == STDIN else path
     try:
@@ -145,7 +145,7 @@ def _prompt(line: str, where: str) -> str:
         prompt.encode()  # half of a surrogate pair is no text
     except ValueError as error:
         raise ExportError(
-            "A prompt in quotes is no text in JSON.",
+            "A quoted prompt is not a valid JSON string.",
             where=where,
             found=error,
             accepted='"...", with \\n for a line break and \\" for a quote',

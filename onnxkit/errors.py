@@ -70,7 +70,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A sentence that proposes the known name that ``name`` is a misspelling of, or None where there is none."""
+    """A sentence that suggests the known name closest to a misspelled ``name``, or None if nothing is close."""
     found = nearest(name, known)
     return f"Did you mean {found}?" if found else None
 

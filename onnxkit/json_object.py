@@ -133,7 +133,7 @@ def _read(path: Path) -> str:
 
 def _not_taken(path: Path, found: object) -> ExportError:
     return ExportError(
-        "A JSON file holds what no checkpoint needs.",
+        "A JSON file exceeds the limits of any real checkpoint.",
         where=path,
         found=found,
         accepted=f"up to {MOST_BYTES >> 20} MiB, {MOST_PARTS} parts, {MOST_NESTED} levels, {MOST_DIGITS} digits; text",

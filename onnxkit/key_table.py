@@ -1,7 +1,7 @@
 """A closed world of keys: each key of a configuration is honoured, checked, without effect, or refused.
 
 A table says which. A key that stands in no table is refused where it could shape the graph, and named in a note
-elsewhere: what is ignored in silence is found by nobody.
+elsewhere: nobody notices a key that is silently ignored.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _shapes(key: str, known: Iterable[str]) -> bool:
 
 
 def refuse_values(section: JsonObject, keys: Table) -> None:
-    """Refuse keys that ask for what is not built.
+    """Refuse keys that ask for something unsupported.
 
     Raises:
         ExportError: A refused key has a value that asks for something.
@@ -173,7 +173,7 @@ def refuse_values(section: JsonObject, keys: Table) -> None:
 
 
 def refusal(section: JsonObject, key: Key) -> ExportError:
-    """The error that says that a key asks for what is not built."""
+    """The error for a key that asks for something unsupported."""
     return ExportError(
         "The config asks for something that is not built.",
         where=section.place(key.name),

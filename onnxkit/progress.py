@@ -170,7 +170,7 @@ class Groups:
 
 
 def _layer(name: str) -> str:
-    """A tensor's layer: its name up to the first number in it; the name itself where there is none."""
+    """A tensor's layer: its name up to the first number in it; the whole name if it has no number."""
     parts = name.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdecimal()), None)
     return name if at is None else ".".join(parts[: at + 1])

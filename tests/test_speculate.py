@@ -111,7 +111,7 @@ def test_the_engines_acceptance_is_the_references(pair_export: tuple[str, Path])
         (None, "cannot be read"),
         ("", "There are no prompts"),
         ("\n \n", "There are no prompts"),
-        ('"open', "no text in JSON"),
+        ('"open', "not a valid JSON string"),
     ],
 )
 def test_prompts(tmp_path: Path, text: str | None, expected: str) -> None:

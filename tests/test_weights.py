@@ -209,7 +209,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, dtype: ir.DataType
     plan = planned(checkpoint_of(tmp_path / "c", a=torch.randn(600, 5).to(torch.bfloat16)), graph)
     path = tmp_path / "c" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ExportError, match="changed while it was read"):
+    with pytest.raises(ExportError, match="changed while it was being read"):
         save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx", plan)
 
 

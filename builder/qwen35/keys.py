@@ -33,7 +33,7 @@ _TEXT = [
         "layer_types",
         num_hidden_layers="the number of layers",
         layer_types="which layers attend and which carry a state",
-        full_attention_interval="the same, as every so manyeth layer; it must not contradict layer_types",
+        full_attention_interval="every n-th layer is full attention; it must not contradict layer_types",
     ),
     *_honoured("num_attention_heads", num_attention_heads="query heads"),
     *_honoured("num_key_value_heads", num_key_value_heads="key and value heads, in the cache, too"),
@@ -124,7 +124,7 @@ _TEXT_ONLY = {key.name for key in _TEXT}
 
 
 def check_keys(config: JsonObject, text: JsonObject) -> tuple[str, ...]:
-    """See that every key is known, and that none asks for what is not built. Gives a note for each unknown one.
+    """Check that every key is known and asks for nothing unsupported. Gives a note for each unknown one.
 
     Args:
         config: ``config.json``.

@@ -18,13 +18,13 @@ _FEW = 0.01
 
 
 def check_norms(checkpoint: Checkpoint, config: TargetConfig, names: StoredNames) -> None:
-    """Refuse norms that are stored with their 1, as some converters write them; the graph would add another.
+    """Refuse norm weights with the 1 already added, as some converters write them; the graph would add it again.
 
-    Weights without it lie around 0 on both sides. If, over all layers, hardly any lies below 0 and half of them lie
-    nearer to 1, they are gains. This reads the norms' weights, some hundred kilobytes.
+    Weights without it are spread around 0. If, over all layers, hardly any is negative and the median is above 0.5,
+    they are gains. This reads the norms' weights, some hundred kilobytes.
 
     Raises:
-        ExportError: They are.
+        ExportError: The norms are stored as gains.
     """
     parts = []
     for layer in range(config.num_hidden_layers):

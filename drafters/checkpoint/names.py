@@ -112,7 +112,7 @@ _RAW_STATE = (
 _PACKED_WEIGHTS = (
     "The drafter's weights are packed.",
     "weights in bf16, fp16 or fp32",
-    "Use the release of the drafter that is not quantized.",
+    "Use the unquantized release of the drafter.",
 )
 
 

@@ -149,7 +149,7 @@ def _check_frequencies(checkpoint: Checkpoint, names: DraftNames, rotary: Rotary
         if not any(values.shape == w.shape and np.allclose(values, w, tolerance, tolerance * w[-1]) for w in wanted):
             base = float(values[1]) ** -len(values) if len(values) > 1 and values[1] > 0 else None
             raise ExportError(
-                "The stored rotary frequencies are not those of the config.",
+                "The stored rotary frequencies do not match the config.",
                 where=f"{checkpoint.folder}: {name}",
                 found=f"{len(values)} frequencies" + (f", of a base of about {base:.4g}" if base else ""),
                 accepted=f"{len(plain)} frequencies of the base {rotary.theta:g}",
@@ -159,7 +159,7 @@ def _check_frequencies(checkpoint: Checkpoint, names: DraftNames, rotary: Rotary
 
 
 def _check_keys(checkpoint: Checkpoint, found: Identity) -> None:
-    """Keys that ask for what is not built, keys of another kind, and keys that must agree with the tensors."""
+    """Keys that ask for something unsupported, keys of another kind, and keys that must agree with the tensors."""
     sections, names, family = found.sections, found.names, found.family
     refuse_values(sections, KEYS)
     _refuse_other_families(sections, family)

@@ -165,7 +165,7 @@ def run_probe(task: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"onnxruntime has not answered in {_TIMEOUT} s") from error
+        raise RuntimeError(f"onnxruntime did not answer within {_TIMEOUT} s") from error
     lines = done.stderr.strip().splitlines()
     if done.returncode < 0:
         last = "; ".join(lines[-2:])

@@ -87,7 +87,7 @@ def _listed_fault(folder: Path, name: str, size: object) -> str | None:
 
 
 def _check_values(export: ExportFolder, results: Results) -> None:
-    """See that every weight is a number: a table that is not shows only where a run reads its rows."""
+    """Check that every weight is finite: a bad row of a table would show only in a run that reads it."""
     count, faults, seen = 0, [], set()
     for graph in export.graphs:
         for name, tensor in graph.initializers.items():
@@ -98,7 +98,7 @@ def _check_values(export: ExportFolder, results: Results) -> None:
             if isinstance(tensor, ir.ExternalTensor):
                 tensor = by_real_path(tensor, export.path)
             if place not in seen and not _finite(tensor):
-                faults.append(f"{graph.path.name}: {name} holds what is not a finite number")
+                faults.append(f"{graph.path.name}: {name} holds a value that is not finite")
             seen.add(place)
     results.stated("values", f"{count} tensors, each value a finite number", faults, count)
 

@@ -108,10 +108,10 @@ class ExportFolder:
 def open_export(path: Path) -> ExportFolder:
     """Open an export.
 
-    Nothing but plain files of the folder is opened: a name that leads outside is refused, and so is a link that does.
+    Only plain files of the folder are opened: names and links that lead outside are refused.
 
     Raises:
-        ExportError: The folder is none, or its configuration or a graph that it names is missing, damaged or outside.
+        ExportError: The path is not a folder, or the configuration or a graph it names is missing, damaged or outside.
     """
     if not path.is_dir():
         raise no_folder(path, "FOLDER", EXPORT)

@@ -65,10 +65,10 @@ def no_machine_trouble() -> Iterator[None]:
 
 
 def check_room(needed: int) -> None:
-    """See that the temporary folder has room for ``needed`` bytes.
+    """Check that the temporary folder has room for ``needed`` bytes.
 
     Raises:
-        MachineError: It has not, or there is none.
+        MachineError: It does not, or there is no temporary folder.
     """
     try:
         place = tempfile.gettempdir()

@@ -82,7 +82,7 @@ def verify(
         if drafter_folder and export.drafter:
             drafter = open_drafter(drafter_folder, export.drafter, target, export.options)
         if drafter_folder and export.drafter is None:
-            Checkpoint(drafter_folder, "--drafter")  # a folder that is none is a mistake of the request
+            Checkpoint(drafter_folder, "--drafter")  # a path that is not a folder is the caller's mistake
             fault = "genai_config.json has no drafter, so nothing was compared with what --drafter names"
             results.stated("drafter", f"a drafter of {drafter_folder}", [fault])
         prove(export, target, drafter, results, run, COPIES[provider])

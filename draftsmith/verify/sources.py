@@ -137,7 +137,7 @@ def open_target(folder: Path, export: ExportFolder) -> Target:
     """Open the target's checkpoint.
 
     Raises:
-        ExportError: It is none.
+        ExportError: The folder is not a checkpoint that can be read.
     """
     source = open_source(Checkpoint(folder, "--target"))
     caches = (v.dtype for v in export.decoder.model.graph.inputs if str(v.name).startswith("past_key_values"))
@@ -152,7 +152,7 @@ def open_drafter(
     ``options`` are those of the export: what a user chose against the checkpoint's own word.
 
     Raises:
-        ExportError: It is none.
+        ExportError: The folder is not a checkpoint that can be read.
     """
     checkpoint = Checkpoint(folder, "--drafter")
     found = identity(checkpoint)

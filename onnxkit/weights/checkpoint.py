@@ -27,7 +27,7 @@ class Checkpoint:
         folder: The folder.
         config: ``config.json``.
         tensors: Every stored tensor by name.
-        astray: Tensors of which the index is wrong, each with what is wrong: it names them and no shard holds them, or
+        astray: Tensors that the index lists wrongly, each with what is wrong: it names them and no shard holds them, or
             a shard holds them and it names none or another. They are an error where a graph reads them.
         option: The option that named the folder, for messages.
         headers_only: Whether the files hold headers alone, so that nothing can be said of the tensors' values.
@@ -141,7 +141,7 @@ def _agreed(
 
 def _too_many(index: Path, found: str) -> ExportError:
     return ExportError(
-        "The index names more than any checkpoint has.",
+        "The index exceeds the limits of any real checkpoint.",
         where=index,
         found=found,
         accepted=f"up to {MOST_TENSORS} tensors in up to {MOST_SHARDS} files",

@@ -55,14 +55,14 @@ def _from_the_hub(name: str, option: str) -> str:
 
 
 def check_folders(accepted: str = CHECKPOINT, **folders: object) -> None:
-    """See that paths are folders, before libraries are imported that take seconds.
+    """Check that paths are folders, before importing libraries that take seconds to load.
 
     Args:
         accepted: The folders that are wanted.
-        folders: What the options named, by their names without dashes; what is no path is left out.
+        folders: What the options named, by their names without dashes; values that are not paths are skipped.
 
     Raises:
-        ExportError: One is none.
+        ExportError: A path is not a folder.
     """
     for name, path in folders.items():
         if isinstance(path, Path) and not path.is_dir():
@@ -96,7 +96,7 @@ def no_config(folder: Path, option: str) -> ExportError:
 
 
 def no_weights(folder: Path, accepted: str) -> ExportError:
-    """The error of a folder with ``config.json`` whose weights are none that can be read."""
+    """The error of a folder with ``config.json`` but no weights that can be read."""
     names = _names(folder)
     if _ADAPTER in names:
         return _adapter(folder)

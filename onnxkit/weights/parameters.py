@@ -34,7 +34,7 @@ class Transform:
 
 AS_IS = Transform("as it is")
 PLUS_ONE = Transform("1 + w", lambda w: [w + np.float32(1)])
-# In float64: rounded to float32 once, it has the same bytes on every machine, which exponentials in float32 have not.
+# In float64: rounded to float32 once, it has the same bytes on every machine, which float32 exponentials do not.
 NEG_EXP = Transform("-exp(w)", lambda w: [(-np.exp(w.astype(np.float64))).astype(np.float32)])
 
 

@@ -33,7 +33,7 @@ class _Problems:
         """Raise the one error that names all of it."""
         groups = {
             "missing": self.missing,
-            "of which the index is wrong": self.astray,
+            "listed wrongly in the index": self.astray,
             "of another shape": self.misshapen,
             "of a type that cannot be exported": self.mistyped,
             "read by nothing": self.unread,
@@ -41,7 +41,7 @@ class _Problems:
         found = [f"{title} ({len(names)}):\n{listed(names)}" for title, names in groups.items() if names]
         if found:
             raise ExportError(
-                "The checkpoint's tensors are not those that its config.json describes.",
+                "The checkpoint's tensors do not match its config.json.",
                 where=folder,
                 found="\n".join(found),
                 accepted="each tensor that the config calls for, in its shape, as F32, F16 or BF16, and no other",

@@ -19,7 +19,7 @@ from onnxkit.text import clipped, escaped
 # What a header may be: a mixture of a thousand experts has 5 MB of header and 50 000 tensors in it.
 MOST_HEADER_BYTES, MOST_TENSORS, LONGEST_NAME, MOST_DIMENSIONS = 25_000_000, 200_000, 500, 8
 
-# safetensors' names for element types; what is not here is shown by its own name and refused where it is read.
+# safetensors' names for element types; any other type is shown by its own name and refused when it is read.
 # Whole numbers are taken as they are, and only where the graph wants whole numbers.
 DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
@@ -74,7 +74,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         ) from error
     except (ValueError, RecursionError) as error:  # a name that stands twice, for one; the library takes the last
         raise ExportError(
-            "A safetensors header is not to be trusted.",
+            "A safetensors header is invalid.",
             where=path,
             found=clipped(escaped(str(error))),
             accepted="each name once, in JSON",
@@ -123,7 +123,7 @@ def _check_names(path: Path, entries: dict[str, Any]) -> None:
 
 def _too_large(path: Path, found: str, accepted: str) -> ExportError:
     return ExportError(
-        "A safetensors file holds what no checkpoint needs.",
+        "A safetensors file exceeds the limits of any real checkpoint.",
         where=path,
         found=found,
         accepted=accepted,

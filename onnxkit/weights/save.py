@@ -76,7 +76,7 @@ def save(
         if error.errno is not None:
             raise
         raise ExportError(  # a short read, which the system itself does not call an error
-            "A file of the checkpoint has changed while it was read.",
+            "A file of the checkpoint changed while it was being read.",
             where="a file that was complete when the export began",
             found=error,
             accepted="files that stay as they are until the export has ended",

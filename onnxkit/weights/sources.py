@@ -80,7 +80,7 @@ class Sources:
                 changed.append(f"{path.name}: {difference}")
         if changed:
             raise ExportError(
-                "Files of the checkpoint have changed while they were read.",
+                "Files of the checkpoint changed while they were being read.",
                 where=self.folder,
                 found=listed(changed),
                 accepted="files that stay as they are until the command has ended",
