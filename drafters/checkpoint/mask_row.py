@@ -76,7 +76,7 @@ def read_mask_row(path: Path | None, hidden_size: int, mask_token_id: int) -> Ma
 
 def _error(path: Path, found: str, accepted: str) -> ExportError:
     return ExportError(
-        "The mask token's row does not belong to this drafter.",
+        "The mask token's row does not fit this drafter.",
         where=path,
         found=found,
         accepted=accepted,
