@@ -1,4 +1,4 @@
-"""What drafts were worth: the accepted lengths of the rounds of a text, and what follows from them."""
+"""How much drafts helped: the accepted lengths of the rounds of a text, and what follows from them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Acceptance:
 
     @property
     def mean(self) -> float:
-        """The mean accepted length of a round; 0 where there was none."""
+        """The mean accepted length of a round; 0 if there were none."""
         return self.accepted / self.rounds if self.rounds else 0.0
 
     def by_position(self) -> list[float]:
         """For each draft of a round, from the first, the share of all rounds that accepted it.
 
-        A draft is accepted with all drafts before it, so that the shares never rise, and their sum is the mean
+        A draft is accepted only with all drafts before it, so the shares never rise, and their sum is the mean
         accepted length. vLLM's "per-position acceptance rate" is the same figure. It is not the share of those rounds
         that reached the position; that is ``by_position()[i] / by_position()[i - 1]``.
         """
@@ -64,7 +64,7 @@ class Acceptance:
         }
 
     def lines(self) -> list[str]:
-        """For people: the mean, rounds by accepted length as bars, shares by position."""
+        """Lines to print: the mean, rounds by accepted length as bars, shares by position."""
         most = max(self.histogram, default=0) or 1
         bars = [
             f"  {length}  {count:>6}  {'#' * round(40 * count / most)}" for length, count in enumerate(self.histogram)

@@ -19,12 +19,12 @@ from onnxkit.systems import needs_locks
 from onnxkit.text import escaped
 from onnxkit.weights.misfits import EXPORT, check_folders
 
-# The exit status of an incomplete proof under --strict, beside 0, 1 (failed), 2 (what the user can mend), 70 (a bug).
+# The exit status of an incomplete proof under --strict; the others are 0, 1 (failed), 2 (a user error), 70 (a bug).
 INCOMPLETE = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``draftsmith SUBCOMMAND ...``; gives the exit status."""
+    """``draftsmith SUBCOMMAND ...``; returns the exit status."""
 
     def command() -> int | None:
         parser = _parser()
@@ -73,7 +73,7 @@ def _add_verify(subcommands: Any) -> None:
         description="Compare every file of an export with what would be written from its checkpoints, its numbers with "
         "PyTorch's, and run it in the real Engine: a copy lowered to float32 on the CPU, or with --provider cuda the "
         "export itself on a GPU, within limits that are measured for its 16 bits. The verdict is one of three: passed, "
-        "incomplete (nothing differs, but something was not compared, such as what needs a checkpoint that is not "
+        "incomplete (nothing differs, but something was not compared, for example because a checkpoint was not "
         "given), failed.",
         epilog="Exit status: 0 passed or incomplete, 1 failed, 2 could not be done, 3 incomplete with --strict, "
         "70 a bug of this tool.",
@@ -88,16 +88,20 @@ def _add_verify(subcommands: Any) -> None:
     )
     verify.add_argument("--drafter", type=_source, metavar="FOLDER", help="the drafter's checkpoint, likewise")
     verify.add_argument(
-        "-c", "--cache_dir", type=path, metavar="FOLDER", help="where what comes from the Hub is kept (its own cache)"
+        "-c",
+        "--cache_dir",
+        type=path,
+        metavar="FOLDER",
+        help="where to keep downloads from the Hub (default: the Hub's own cache)",
     )
     verify.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     verify.add_argument("--strict", action="store_true", help="an incomplete proof is an error (exit status 3)")
-    verify.add_argument("--files", action="store_true", help="compare files only and run nothing: needs little memory")
-    verify.add_argument("--report", type=path, metavar="FILE", help="write an HTML page, which needs no network")
+    verify.add_argument("--files", action="store_true", help="only compare files and run nothing: needs little memory")
+    verify.add_argument("--report", type=path, metavar="FILE", help="write an HTML report, which needs no network")
     add_loudness(
         verify,
-        "print what did not pass only, and errors: nothing where everything passes",
-        "print each step to stderr: what is opened, planned, compared, run",
+        "print only errors and checks that did not pass: nothing if everything passes",
+        "print each step to stderr: what is opened, planned, compared and run",
     )
     verify.set_defaults(run=_run_verify)
 
@@ -131,7 +135,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
 
     def tell(check: Check) -> None:
         if not (quiet and check.verdict is Verdict.PASSED):
-            print(coloured(str(check), check.verdict), flush=True)  # a job's log shows each as it ends
+            print(coloured(str(check), check.verdict), flush=True)  # so that a job's log shows each check as it ends
 
     results = Results(tell)
     target, drafter = (
@@ -156,7 +160,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
 def _add_speculate(subcommands: Any) -> None:
     speculate = subcommands.add_parser(
         "speculate",
-        help="decode with drafts, and say what they were worth",
+        help="decode with drafts, and report how much they helped",
         description="Decode prompts greedily with drafts in the real Engine: on the CPU, a copy lowered to float32; on "
         "a GPU, the export itself.",
         allow_abbrev=False,
@@ -166,9 +170,9 @@ def _add_speculate(subcommands: Any) -> None:
         "--prompts", type=path, required=True, metavar="FILE", help="prompts, one a line; - for standard input"
     )
     speculate.add_argument(
-        "--max-new-tokens", type=at_least(1), default=64, metavar="N", help="tokens after each (default 64)"
+        "--max-new-tokens", type=at_least(1), default=64, metavar="N", help="new tokens for each prompt (default 64)"
     )
-    speculate.add_argument("--baseline", action="store_true", help="decode without drafts, too, and compare the tokens")
+    speculate.add_argument("--baseline", action="store_true", help="also decode without drafts, and compare the tokens")
     speculate.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     speculate.set_defaults(run=_run_speculate)
 
@@ -199,12 +203,12 @@ def _add_inspect(subcommands: Any) -> None:
     inspect = subcommands.add_parser(
         "inspect",
         help="say what a checkpoint is, who made it, and what becomes of its keys",
-        description="Say what a checkpoint is, who made it, and what becomes of its keys. Headers are read, and norms.",
+        description="Say what a checkpoint is, who made it, and what becomes of its keys. Reads headers, and norms.",
         allow_abbrev=False,
     )
     inspect.add_argument("folder", type=path, metavar="FOLDER", help="a target's or a drafter's checkpoint folder")
     inspect.add_argument(
-        "--block-size", type=at_least(2), metavar="N", help="rows of a block, where no key says (TorchSpec)"
+        "--block-size", type=at_least(2), metavar="N", help="rows of a block, if no key gives them (TorchSpec)"
     )
     inspect.set_defaults(run=_run_inspect)
 
@@ -221,10 +225,10 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
 def _add_doctor(subcommands: Any) -> None:
     doctor = subcommands.add_parser(
         "doctor",
-        help="say whether the runtime that is installed works on this machine, and takes an export",
-        description="Look at the packages of the runtime, CUDA's libraries, the driver and the GPU; with a folder, "
+        help="say whether the installed runtime works on this machine, and accepts an export",
+        description="Check the packages of the runtime, CUDA's libraries, the driver and the GPU; given a folder, "
         "load each graph of the export, without its weights. Exit status: 0 all is well, 1 something that is needed "
-        "is wrong, 2 the folder is no export.",
+        "is wrong, 2 the folder is not an export.",
         allow_abbrev=False,
     )
     doctor.add_argument("export", type=path, nargs="?", metavar="FOLDER", help="an export")
@@ -249,7 +253,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 def _add_completion(subcommands: Any) -> None:
     parser = subcommands.add_parser(
         "completion",
-        help="print what makes a shell complete this command",
+        help="print a script that makes a shell complete this command",
         description="Print a script that makes a shell complete subcommands, flags, their values, and the keys of "
         "--extra_options. " + "; ".join(f"{shell}: {text}" for shell, text in completion.INSTALLED.items()) + ".",
         allow_abbrev=False,

@@ -1,6 +1,6 @@
 """Completion in bash, zsh and fish, by argcomplete: subcommands, flags, their values, and the keys of --extra_options.
 
-The shell asks the command itself, with ``_ARGCOMPLETE`` set, so that what is completed is what the parser knows.
+The shell asks the command itself, with ``_ARGCOMPLETE`` set, so the completions are always what the parser knows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from builder.options import PRECISIONS
 SHELLS = ("bash", "zsh", "fish")
 COMMAND = "draftsmith"
 
-# How a user has it in every new shell.
+# How to have it in every new shell.
 INSTALLED = {
     "bash": 'eval "$(draftsmith completion bash)" in ~/.bashrc',
     "zsh": 'eval "$(draftsmith completion zsh)" in ~/.zshrc, after compinit',
@@ -33,7 +33,7 @@ def script(shell: str) -> str:
 
 
 def asked() -> bool:
-    """Whether a shell asks for completions, not a user for work."""
+    """Whether a shell is asking for completions, rather than a user running a command."""
     return "_ARGCOMPLETE" in os.environ
 
 
@@ -46,7 +46,7 @@ def answer(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(parser: argparse.ArgumentParser) -> None:
-    """Say of each flag which values it takes; flags that are not named here take files, as argcomplete has it."""
+    """Set which values each flag takes; flags that are not named here take files, which is argcomplete's default."""
     from argcomplete.completers import DirectoriesCompleter
 
     values = {
@@ -73,7 +73,7 @@ def _among(values: Iterable[str]) -> Callable[..., list[str]]:
 
 
 def _extra_options(prefix: str, **_: Any) -> list[str]:
-    """The keys that are not given yet, each with its =; behind the =, the values, where they can be listed."""
+    """The keys that are not given yet, each with its =; after the =, the values, if they can be listed."""
     name, separator, text = prefix.partition("=")
     if not separator:
         given = {word.partition("=")[0] for word in os.environ.get("COMP_LINE", "").split() if "=" in word}

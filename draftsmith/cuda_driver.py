@@ -25,7 +25,7 @@ class Gpu:
     """A GPU.
 
     Attributes:
-        name: What its maker calls it.
+        name: Its maker's name for it.
         capability: Its compute capability, such as ``(9, 0)``.
         memory: Its memory in bytes.
     """
@@ -53,13 +53,13 @@ class Driver:
 
 
 def ask_driver(load: Callable[[str], Any] = ctypes.CDLL) -> Driver:
-    """What the driver says of itself and of the GPUs. No context is made, so that no memory of a GPU is taken.
+    """What the driver says about itself and the GPUs. No context is made, so no GPU memory is used.
 
     Args:
         load: Loads a shared library by its name.
 
     Raises:
-        DriverError: There is no driver, it answers with an error, or this is no Linux.
+        DriverError: There is no driver, it answers with an error, or this is not Linux.
     """
     if not on_linux():
         raise DriverError(f"NVIDIA's driver is looked for on Linux only, and this is {system()}")

@@ -1,6 +1,6 @@
-"""What onnxruntime's CUDA builds need to run an export, and how much of it is here.
+"""What onnxruntime's CUDA builds need to run an export, and how much of it is present.
 
-The table of facts is about onnxruntime-gpu 1.31.1 and onnxruntime-genai-cuda 0.18.0: the libraries are those that their
+The facts below are for onnxruntime-gpu 1.31.1 and onnxruntime-genai-cuda 0.18.0: the libraries are those that their
 shared objects name, the architectures those of the machine code in them. They hold no PTX, which a driver could
 compile for a GPU that it was not built for.
 """
@@ -46,12 +46,12 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Library:
-    """A library of CUDA's.
+    """A CUDA library.
 
     Attributes:
         name: Its file's name.
         package: The distribution that brings it.
-        genai_only: Whether onnxruntime does without it.
+        genai_only: Whether onnxruntime itself works without it.
     """
 
     name: str
@@ -72,7 +72,7 @@ LIBRARIES = (
 )
 _WHEELS = Path("nvidia", f"cu{CUDA}", "lib")  # within site-packages
 
-# Machine code runs on the GPUs of its own major version that are not older. 7.5 has code, too, but no bfloat16.
+# Machine code runs on the GPUs of its own major version that are not older. 7.5 also has code, but no bfloat16.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (12, 0))
 GPUS = "8.x (Ampere, Ada), 9.0 (Hopper) or 12.x (Blackwell's GeForce and RTX PRO); 10.x (B200, B300) has no kernels"
 
@@ -82,7 +82,7 @@ class Module:
     """A package of the runtime as it is installed.
 
     Attributes:
-        needs: What is needed of it.
+        needs: What is required of it.
         distributions: The distributions that bring it, by name, with their versions. More than one is a conflict.
         cuda: Whether the files of a CUDA build are in place.
     """
@@ -113,12 +113,12 @@ class Environment:
 
     @property
     def cuda(self) -> bool:
-        """Whether a CUDA build of anything is installed, so that CUDA is what this environment is for."""
+        """Whether a CUDA build of anything is installed, which means that this environment is for CUDA."""
         return any(module.cuda or module.needs.package in module.distributions for module in self.modules)
 
 
 def look() -> Environment:
-    """See what is here. CUDA's libraries stay loaded, as ``onnxruntime.preload_dlls()`` would leave them."""
+    """Find out what is here. CUDA's libraries stay loaded, as ``onnxruntime.preload_dlls()`` would leave them."""
     try:
         driver: Driver | DriverError = ask_driver()
     except DriverError as error:
@@ -163,15 +163,15 @@ def _load(name: str, folders: Iterable[Path]) -> Path | OSError:
 
 
 def check_modules(environment: Environment) -> None:
-    """The CUDA builds of onnxruntime and onnxruntime-genai are installed, alone, and new enough.
+    """Check that the CUDA builds of onnxruntime and onnxruntime-genai are installed, alone, and new enough.
 
     Raises:
-        ExportError: They are not, or this is no Linux, whose libraries are the only ones that are known here.
+        ExportError: They are not, or this is not Linux, the only system whose libraries are known here.
     """
     needs_linux(
         "Exports run on a GPU",
         "the GPU builds and CUDA's libraries are looked for under the names that they have there",
-        "Use a Linux machine with an NVIDIA GPU, or WSL 2 on Windows. On the CPU, verify works here, too.",
+        "Use a Linux machine with an NVIDIA GPU, or WSL 2 on Windows. On the CPU, verify also works here.",
     )
     for module in environment.modules:
         check_single(module)
@@ -212,7 +212,7 @@ def check_modules(environment: Environment) -> None:
 
 
 def check_single(module: Module) -> None:
-    """One distribution at most brings a package of the runtime.
+    """Check that at most one distribution brings a package of the runtime.
 
     Raises:
         ExportError: Two do, and each has overwritten files of the other.
@@ -229,7 +229,7 @@ def check_single(module: Module) -> None:
 
 
 def check_libraries(environment: Environment) -> None:
-    """CUDA's libraries can be loaded.
+    """Check that CUDA's libraries can be loaded.
 
     Raises:
         ExportError: Some cannot.
@@ -263,7 +263,7 @@ def check_driver(environment: Environment) -> None:
             accepted=newest,
             fix="Install it on the host (no Python package brings it); start a container with docker run --gpus all."
             if missing
-            else "See that nvidia-smi works on this machine, in this container.",
+            else "Check that nvidia-smi works on this machine, in this container.",
         )
     if driver.cuda[0] < CUDA:
         raise ExportError(
@@ -276,10 +276,10 @@ def check_driver(environment: Environment) -> None:
 
 
 def check_gpu(environment: Environment) -> None:
-    """The first GPU, which the runtime takes, is one that the packages have kernels for.
+    """Check that the packages have kernels for the first GPU, which the runtime uses.
 
     Raises:
-        ExportError: There is no GPU, or it is not.
+        ExportError: There is no GPU, or they have none for it.
     """
     gpus = environment.driver.gpus if isinstance(environment.driver, Driver) else ()
     if not gpus:
@@ -288,7 +288,7 @@ def check_gpu(environment: Environment) -> None:
             where="NVIDIA's driver",
             found="no device",
             accepted=GPUS,
-            fix="Look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and at how the container was started.",
+            fix="Check nvidia-smi, CUDA_VISIBLE_DEVICES, and how the container was started.",
         )
     if not has_kernels(gpus[0].capability) and not _newer_than_known(environment):
         other = next((index for index, gpu in enumerate(gpus) if has_kernels(gpu.capability)), None)
@@ -307,7 +307,7 @@ def has_kernels(capability: tuple[int, int]) -> bool:
 
 
 def _newer_than_known(environment: Environment) -> bool:
-    """Whether onnxruntime-gpu is newer than the table, so that it may have kernels for more GPUs."""
+    """Whether onnxruntime-gpu is newer than the table, so it may have kernels for more GPUs."""
     version = environment.modules[0].distributions.get(ONNXRUNTIME.package, "0")
     return numbers(version) > ONNXRUNTIME.oldest
 
@@ -316,12 +316,12 @@ CHECKS = (check_modules, check_libraries, check_driver, check_gpu)
 
 
 def check_cuda() -> Environment:
-    """See that an export can run on a GPU here, before anything is loaded; gives what was found.
+    """Check that an export can run on a GPU here, before anything is loaded; returns what was found.
 
     CUDA's libraries are then loaded, so that ``onnxruntime`` and ``onnxruntime_genai`` find them.
 
     Raises:
-        ExportError: Something is missing, too old or not taken; the message says what, and what to install.
+        ExportError: Something is missing, too old or not supported; the message says what, and what to install.
     """
     environment = look()
     for check in CHECKS:

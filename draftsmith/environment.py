@@ -1,4 +1,4 @@
-"""What the proof needs beside the exporter: torch, transformers, and a CPU build of the runtime."""
+"""What the proof needs besides the exporter: torch, transformers, and a CPU build of the runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONNXRUNTIME = (1, 32)
 
 
 def silence_libraries() -> None:
-    """Keep libraries from writing between a proof's lines; to be called before they are imported. What is set stays."""
+    """Keep libraries from writing between a proof's lines; call it before importing them. Set variables stay."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if not sys.warnoptions:
@@ -24,10 +24,10 @@ def silence_libraries() -> None:
 
 
 def needs_runtime() -> None:
-    """See that everything is installed.
+    """Check that everything is installed.
 
     Raises:
-        ExportError: Something is not, or the GPU build of onnxruntime is in its place.
+        ExportError: Something is missing, or the GPU build of onnxruntime is in its place.
     """
     missing = [
         name for name in ("torch", "transformers", "onnxruntime_genai") if importlib.util.find_spec(name) is None
@@ -53,10 +53,10 @@ def needs_runtime() -> None:
 
 
 def needs_reference() -> None:
-    """See that PyTorch and transformers are installed beside the GPU builds of the runtime.
+    """Check that PyTorch and transformers are installed alongside the GPU builds of the runtime.
 
     Raises:
-        ExportError: One is not.
+        ExportError: One of them is missing.
     """
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:

@@ -31,9 +31,10 @@ from onnxkit.weights.checkpoint import Checkpoint
 from onnxkit.weights.planning import plan_tensors
 from onnxkit.weights.tensor_plan import TensorPlan
 
-# Stands for the block of a drafter whose config does not say it: only an export must know.
+# Stands in for the block size of a drafter whose config does not give it: only an export must know it.
 _ANY_BLOCK = 2
-# Parts of names that language models have; beginnings of those that only drafters have, which read another's streams.
+# Parts of names that language models have; first parts of names that only drafters have, which read another model's
+# streams.
 _EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embeddings")
 _FUSING = (
     "fc",
@@ -53,7 +54,7 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     """The lines of a description.
 
     Raises:
-        ExportError: The folder cannot be read, or an export would refuse what it holds.
+        ExportError: The folder cannot be read, or an export would refuse its contents.
     """
     checkpoint = Checkpoint(folder, "FOLDER")
     yield f"{folder}: {len(checkpoint.tensors)} tensors, {_types(checkpoint)}"
@@ -62,14 +63,14 @@ def inspect(folder: Path, block_size: int | None = None) -> Iterator[str]:
     elif _is_language_model(checkpoint):
         named = architecture(checkpoint.config) or "no architecture is named"
         yield f"It is     a language model that is not exported, by its tensors and config.json: {named}"
-        open_target(checkpoint)  # which says what is not supported
+        open_target(checkpoint)  # raises an error that says what is not supported
     else:
         yield from _drafter(checkpoint, block_size)
     checkpoint.check_unchanged()
 
 
 def _is_language_model(checkpoint: Checkpoint) -> bool:
-    """Whether it is a target rather than a drafter: it has an embedding, and nothing that fuses another's streams."""
+    """Whether it is a target rather than a drafter: it has an embedding, and nothing fuses another's streams."""
     embeds = any(part in _EMBEDDINGS for name in checkpoint.tensors for part in name.split("."))
     return embeds and not any(unprefixed(name).split(".")[0] in _FUSING for name in checkpoint.tensors)
 
@@ -121,7 +122,7 @@ def _tensors(checkpoint: Checkpoint, plan: TensorPlan) -> Iterator[str]:
 
 
 def _meaning(config: DrafterConfig, *, unsaid: bool) -> Iterator[str]:
-    """What follows from a drafter's configuration; ``unsaid`` where nothing says how long a block is."""
+    """What follows from a drafter's configuration; ``unsaid`` if nothing says how long a block is."""
     taps = ", ".join(map(str, config.taps))
     yield f"Taps      {taps}: the streams that enter these layers of the target"
     rows = "each row predicts, the anchor's too" if config.anchor_predicts else "the anchor's row predicts nothing"
@@ -157,7 +158,7 @@ def _fields(config: Any, keys: Table, origins: Mapping[str, str], skipped: Seque
 
 
 def _parts(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The parts of a value that has some, by their names."""
+    """The parts of a nested value, by their names."""
     for field in fields(value):
         part = getattr(value, field.name)
         if is_dataclass(part):
@@ -167,7 +168,7 @@ def _parts(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _value(value: object) -> str:
-    """A value in words; of a list with many equal parts, how many there are of each."""
+    """A value in words; for a list with many equal parts, how many there are of each."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -185,7 +186,7 @@ def _value(value: object) -> str:
 
 
 def _keys(keys: Table, sections: list[JsonObject], found: Identity | None = None) -> Iterator[str]:
-    """Each key of a configuration under what becomes of it."""
+    """Each key of a configuration, grouped by what becomes of it."""
     groups: dict[str, list[str]] = {title: [] for title in (*(use.value for use in Use), "not known")}
     renames = found.dialect.renames if found else {}
     for section in sections:
@@ -222,7 +223,7 @@ def _use(key: Key, value: object, found: Identity | None) -> str:
 
 
 def _lines(where: str, value: object, says: str = "") -> list[str]:
-    """A key with its value as it is written, and below it what an object holds."""
+    """A key with its value as written; if that is an object, its members on the lines below."""
     if not isinstance(value, dict) or not value:
         return [f"{where} = {short(value)}{says}"]
     nested = [line for name, part in value.items() for line in _lines(name, part)]
@@ -234,7 +235,7 @@ def _notes(notes: tuple[str, ...]) -> Iterator[str]:
 
 
 def _short_place(place: str) -> str:
-    """A place without the file's name, cut where a key is longer than any config's."""
+    """A place without the file's name, cut if a key is longer than any config's."""
     shown = place.split("config.json: ", 1)[-1]
     return shown if len(shown) <= 300 else f"{shown[:300]}..."
 

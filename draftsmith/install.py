@@ -1,11 +1,11 @@
-"""What to type to install the packages of an extra. Draftsmith is on no package index: its name alone does not do."""
+"""What to type to install the packages of an extra. Draftsmith is not on any package index: its name is not enough."""
 
 from __future__ import annotations
 
 import re
 from importlib import metadata
 
-# Where the metadata cannot be read, as in a copy of the sources that was never installed.
+# If the metadata cannot be read, as in a copy of the sources that was never installed.
 _PLAIN = {
     "cpu": ("onnxruntime", "onnxruntime-genai"),
     "cuda": ("onnxruntime-gpu[cuda,cudnn]", "onnxruntime-genai-cuda", "nvidia-cublas"),
@@ -14,13 +14,13 @@ _PLAIN = {
 
 
 def install(*extras: str) -> str:
-    """The command that brings some extras: from the repository, and as plain packages for who has only the wheel."""
+    """The command that installs some extras: from the repository, and as plain packages if one has only the wheel."""
     packages = " ".join(f"'{package}'" for extra in extras for package in _packages(extra))
     return f"pip install '.[{','.join(extras)}]' in Draftsmith's repository; anywhere else: pip install {packages}"
 
 
 def _packages(extra: str) -> list[str]:
-    """The packages of an extra, with the versions that it asks for."""
+    """The packages of an extra, with the versions that it requires."""
     try:
         own = metadata.packages_distributions().get("draftsmith", [])
         required = [line for name in own[:1] for line in metadata.requires(name) or ()]

@@ -1,4 +1,4 @@
-"""Decoding with drafts in the real Engine, and what they were worth."""
+"""Decoding with drafts in the real Engine, and how much they helped."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ STDIN = Path("-")
 
 @dataclass(frozen=True)
 class Speculation:
-    """Texts, and what the drafts were worth.
+    """Texts, and how much the drafts helped.
 
     Attributes:
         prompts: The prompts.
-        texts: What follows each.
-        acceptance: The drafts' worth.
+        texts: The text generated after each.
+        acceptance: How many drafts were accepted.
         proposed: Drafts that were proposed.
-        passes: Passes of the target over one request, without drafts: one for each token but the first of a text.
-        differing: Prompts whose tokens without drafts differ; None where there was no such run.
+        passes: Passes of the target over one request, without drafts: one for each token except the first of a text.
+        differing: Prompts whose tokens without drafts differ; None if there was no such run.
     """
 
     prompts: tuple[str, ...]
@@ -42,7 +42,7 @@ class Speculation:
     differing: tuple[int, ...] | None
 
     def lines(self) -> list[str]:
-        """For people: what was proposed and accepted, and how many passes of the target that saves."""
+        """Lines to print: what was proposed and accepted, and how many passes of the target that saves."""
         found = self.acceptance
         share = found.accepted / self.passes if self.passes else 0.0
         return [
@@ -58,12 +58,12 @@ def speculate(folder: Path, prompts: Sequence[str], count: int, baseline: bool, 
     Args:
         folder: The export.
         prompts: What to continue.
-        count: Tokens after each.
-        baseline: Whether to decode without drafts, too, and compare.
+        count: Tokens to generate after each prompt.
+        baseline: Whether to decode without drafts as well, and compare.
         provider: ``cpu`` runs a copy lowered to float32, ``cuda`` the export itself.
 
     Raises:
-        ExportError: The folder is no export with a drafter and a tokenizer, or a prompt is too long.
+        ExportError: The folder is not an export with a drafter and a tokenizer, or a prompt is too long.
     """
     export = open_export(folder)
     if export.drafter is None or not (folder / "tokenizer.json").is_file():
@@ -106,7 +106,7 @@ def _check_lengths(context: int, ids: list[list[int]], count: int) -> None:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Prompts, one a line; a line in JSON quotes may hold line breaks. ``-`` is standard input.
+    """Prompts, one per line; a line in JSON quotes may hold line breaks. ``-`` is standard input.
 
     Raises:
         ExportError: The file cannot be read, a quoted line is not a valid JSON string, or there is no prompt.
@@ -114,23 +114,23 @@ def read_prompts(path: Path) -> list[str]:
     where = "standard input" if path == STDIN else path
     try:
         data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
-        text = data.decode("utf-8-sig")  # editors of Windows begin a file with a byte order mark
+        text = data.decode("utf-8-sig")  # editors on Windows begin a file with a byte order mark
     except (OSError, ValueError) as error:
         raise ExportError(
             "The prompts cannot be read.",
             where=where,
             found=error.strerror if isinstance(error, OSError) else error,
-            accepted="a text file in UTF-8, a prompt a line; - for standard input",
+            accepted="a text file in UTF-8, one prompt per line; - for standard input",
             fix="Check the path and the file's encoding.",
         ) from error
-    lines = enumerate(text.split("\n"), 1)  # no other character ends a line: a prompt may hold those of Unicode
+    lines = enumerate(text.split("\n"), 1)  # nothing else ends a line: a prompt may hold Unicode's separators
     prompts = [_prompt(line.removesuffix("\r"), f"{where}, line {number}") for number, line in lines if line.strip()]
     if not prompts:
         raise ExportError(
             "There are no prompts.",
             where=where,
             found="an empty file" if not text else "blank lines only",
-            accepted="a prompt a line",
+            accepted="one prompt per line",
             fix="Write at least one.",
         )
     return prompts
@@ -142,13 +142,13 @@ def _prompt(line: str, where: str) -> str:
         return line
     try:
         prompt = json.loads(line)
-        prompt.encode()  # half of a surrogate pair is no text
+        prompt.encode()  # half of a surrogate pair is not text
     except ValueError as error:
         raise ExportError(
             "A quoted prompt is not a valid JSON string.",
             where=where,
             found=error,
             accepted='"...", with \\n for a line break and \\" for a quote',
-            fix="Correct the line; or begin it with a blank, to take it as it is, quotes and all.",
+            fix="Correct the line; or begin it with a space, to take it as it is, quotes and all.",
         ) from error
     return str(prompt)

@@ -1,4 +1,4 @@
-"""The sections of ``genai_config.json`` that an export fills in. Fields are the runtime's keys; None is left out."""
+"""The sections of ``genai_config.json`` that an export fills in. Fields are the runtime's keys; None is omitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """onnxruntime's session: providers in order of preference, each with its options (whose values are strings)."""
+    """onnxruntime's session: providers in order of preference, each with its options (all values are strings)."""
 
     log_id: str = "onnxruntime-genai"
     provider_options: tuple[dict[str, dict[str, str]], ...] = ()
@@ -53,7 +53,7 @@ class DecoderOutputs:
 
 @dataclass(frozen=True)
 class StateUpdate:
-    """Captured state changes of a group of layers. ``key_head_count`` is for the recurrent group only."""
+    """Captured state changes for a group of layers. ``key_head_count`` is for the recurrent group only."""
 
     capacity: int
     key_head_count: int | None = None
@@ -75,9 +75,9 @@ class SharedInitializer:
     Attributes:
         name: Its name in both graphs.
         data_file: The file, beside the configuration.
-        offset: Where it begins, in bytes; a string, as the runtime wants it.
-        length: How many bytes; a string, too.
-        data_type: ONNX's number of the element type.
+        offset: Where it begins, in bytes; a string, as the runtime expects.
+        length: Its size in bytes; also a string.
+        data_type: ONNX's number for the element type.
         shape: Its shape.
     """
 
@@ -137,8 +137,8 @@ class DrafterOutputs:
 class BlockDrafter:
     """A block drafter's graph and its geometry.
 
-    ``sliding_window`` is -1 for none, which the runtime takes of a DSpark drafter only. ``main_aux_hidden_states`` is
-    the decoder's output that is fed to the drafter; ``aux_hidden_state_layers`` are its taps, for people to read.
+    ``sliding_window`` is -1 for none, which the runtime accepts for a DSpark drafter only. ``main_aux_hidden_states``
+    is the decoder's output that is fed to the drafter; ``aux_hidden_state_layers`` are its taps, for human readers.
     """
 
     filename: str
@@ -160,7 +160,7 @@ class BlockDrafter:
 
 @dataclass(frozen=True)
 class Model:
-    """The model as a whole. The runtime chooses its code by ``type``."""
+    """The model as a whole. The runtime chooses its implementation by ``type``."""
 
     type: str
     vocab_size: int
@@ -173,13 +173,13 @@ class Model:
     dspark: BlockDrafter | None = None
 
 
-# The sections of a model that name a graph, in the order in which a package has them.
+# The sections of a model that name a graph, in the order in which they appear in a package.
 GRAPH_SECTIONS = ("decoder", "dflash2", "dspark")
 
 
 @dataclass(frozen=True)
 class Search:
-    """How the next token is chosen, unless the caller says otherwise. What is None is left to the runtime."""
+    """How the next token is chosen, unless the caller says otherwise. Fields that are None are left to the runtime."""
 
     max_length: int
     past_present_share_buffer: bool
@@ -195,7 +195,7 @@ class Search:
 
 @dataclass(frozen=True)
 class DynamicBatching:
-    """The Engine's paged cache and its batches. What is None is left to the runtime."""
+    """The Engine's paged cache and its batches. Fields that are None are left to the runtime."""
 
     block_size: int
     max_batch_size: int
@@ -235,7 +235,7 @@ class GenaiConfig:
     def sharing(self, tensors: Mapping[str, tuple[SharedInitializer, ...]]) -> GenaiConfig:
         """The same configuration with the tensors that graphs share, by the name of each graph's section.
 
-        A section that can say what its graph shares does so, be it nothing.
+        A section that can say what its graph shares always does so, even if that is nothing.
         """
         sections = {}
         for role, shared in tensors.items():
@@ -246,7 +246,7 @@ class GenaiConfig:
 
 
 def graph_names(section: Decoder | BlockDrafter) -> tuple[set[str], set[str]]:
-    """The names of graph inputs and of graph outputs that a section declares, ``%d`` not filled in."""
+    """The names of graph inputs and of graph outputs that a section declares, with ``%d`` not filled in."""
     inputs, outputs = (
         {value for value in dataclasses.asdict(part).values() if value is not None}
         for part in (section.inputs, section.outputs)

@@ -1,4 +1,4 @@
-"""The one exception type for what a user can mend."""
+"""The one exception type for problems that a user can fix."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 
 from onnxkit.text import clipped, escaped
 
-_LISTED = 12  # names shown of a long list: enough to see the pattern, few enough to stay on a screen
-_LONGEST_NAME = 100  # characters of a name that could be a misspelt one; comparing longer ones takes minutes
-_SHORT_WORD, _LIKE = 3, 0.72  # letters of a short word; how alike two longer ones are where one is a misspelling
+_LISTED = 12  # names shown from a long list: enough to see the pattern, few enough to fit on a screen
+_LONGEST_NAME = 100  # the longest name checked for a misspelling, in characters; comparing longer ones takes minutes
+_SHORT_WORD, _LIKE = 3, 0.72  # letters in a short word; how alike longer ones are if one is a misspelling
 
 ROOM = "Free some space, or use another file system."
-_FIXES = {  # what to do about what the system reports
+_FIXES = {  # what to do about errors that the system reports
     **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or use another place."),
-    errno.EROFS: "The file system can only be read: use another one.",
+    errno.EROFS: "The file system is read-only: use another one.",
     errno.ENOENT: "Check the path. If the file was there when the command began, somebody has moved it: run it again.",
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ROOM),
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f), or use a file system that takes larger ones.",
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n), or run less at a time."),
-    errno.EIO: "A disk, or a server behind a mount, fails: see the system's log (dmesg), and use another disk.",
+    errno.EIO: "A disk, or a server behind a mount, is failing: see the system's log (dmesg), and use another disk.",
     errno.ESTALE: "The server's folder has been replaced: mount it again, then run the command again.",
     errno.ENAMETOOLONG: "Use a shorter name.",
-    errno.ENOMEM: "End other programs, or use a machine with more memory.",
+    errno.ENOMEM: "Close other programs, or use a machine with more memory.",
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.ELOOP), "Check which files, folders and links the path names."),
 }
 
@@ -34,13 +34,13 @@ class ExportError(Exception):
     """A mistake in what the user gave: a folder, a file, a key, a tensor, an option.
 
     The command prints it as one block and exits with 2. Anything that is not an ``ExportError`` is a bug and shows its
-    traceback. No detail is optional: a message without one leaves the user to guess.
+    traceback. No detail is optional: a message without one leaves the user guessing.
 
     Args:
         problem: What is wrong, as one sentence.
         where: The place: a file, a key, a tensor, an option.
         found: The value that was found there.
-        accepted: What would be accepted in its place.
+        accepted: What would be accepted instead.
         fix: What to do about it.
     """
 
@@ -50,7 +50,7 @@ class ExportError(Exception):
         super().__init__(problem)
 
     def __str__(self) -> str:
-        """The block that is shown. Names in it come from files of strangers: nothing in it is obeyed by a terminal."""
+        """The block that is shown. Names in it come from strangers' files: a terminal must obey nothing in it."""
         lines = [clipped(escaped(self.problem))]
         for label, value in self.details.items():
             text = escaped(str(value), keep="\n" if label in ("found", "accepted") else "")
@@ -61,7 +61,7 @@ class ExportError(Exception):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names one below the other, a long list cut with a count of the rest."""
+    """Names, one per line; a long list is cut and ends with a count of the rest."""
     names = list(names)
     lines = [escaped(name) for name in names[:_LISTED]]
     if len(names) > _LISTED:
@@ -78,8 +78,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that ``name`` is a misspelling of, or None.
 
-    Names are compared word by word: ``exclude_lm_head`` has most letters of ``prune_lm_head`` and means another thing,
-    for one of its words is no misspelling of the other's.
+    Names are compared word by word: ``exclude_lm_head`` shares most letters with ``prune_lm_head`` but means something
+    else, since one of its words is not a misspelling of the other's.
     """
     if not 1 < len(name) <= _LONGEST_NAME:
         return None
@@ -102,7 +102,7 @@ def _likeness(word: str, other: str) -> float:
 
 
 def _misspelt(word: str, other: str) -> bool:
-    """Whether two words are one, misspelt. In short ones each letter counts: cpu and gpu, min and max."""
+    """Whether two words are the same, one misspelt. In short ones each letter counts: cpu and gpu, min and max."""
     if sorted(word) == sorted(other):
         return True
     if min(len(word), len(other)) > _SHORT_WORD:
@@ -115,22 +115,22 @@ def system_error(error: OSError, where: object, accepted: str = "a system that c
     """What the system reports, as an error with a place and what to do.
 
     Args:
-        error: The system's.
-        where: The place, where the system names none.
-        accepted: What would have gone well.
+        error: The system's error.
+        where: The place, if the system names none.
+        accepted: What would have worked.
     """
     return ExportError(
         "The system reports an error.",
         where=error.filename if error.filename is not None else where,
         found=error.strerror or error,
         accepted=accepted,
-        fix=_FIXES.get(error.errno or 0, "Mend the cause, then run the command again."),
+        fix=_FIXES.get(error.errno or 0, "Fix the cause, then run the command again."),
     )
 
 
 @contextmanager
 def system_errors(where: object, accepted: str) -> Iterator[None]:
-    """Makes what the system reports within it an ``ExportError``."""
+    """Turn what the system reports within the block into an ``ExportError``."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Files that are not what their names say: what the first bytes tell of them."""
+"""Files that are not what their names say, as their first bytes reveal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnxkit.errors import ExportError
 
-BEGINNING = 64  # bytes that tell what a file is
+BEGINNING = 64  # leading bytes that tell what a file is
 
 # How files begin, what they are, and what to do to get the one that was meant.
 _BEGINNINGS = {
@@ -32,7 +32,7 @@ _BEGINNINGS = {
 
 
 def foreign(path: Path, beginning: bytes) -> ExportError | None:
-    """The error of a file that begins like one of another kind; None where it does not."""
+    """The error for a file that begins like one of another kind; None if it does not."""
     start = beginning[:BEGINNING].lstrip().lower()
     for bytes_, (what, fix) in _BEGINNINGS.items():
         if start.startswith(bytes_.lower()):

@@ -1,4 +1,4 @@
-"""JSON files read with their types checked, so that a wrong value is a message that names its key."""
+"""JSON files read with their types checked, so that a wrong value gives a message that names its key."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onnxkit.text import clipped, escaped, has_surrogates
 
 _MISSING: Any = object()
 
-# What a file may hold. A tokenizer of 250 000 entries has 20 MB and a million parts. An object of Python takes up to
-# 250 bytes for a part of 2, so that these numbers keep what is read under a gigabyte.
+# What a file may hold. A tokenizer with 250 000 entries has 20 MB and a million parts. A Python object takes up to
+# 250 bytes for a part of 2 bytes, so these numbers keep what is read under a gigabyte.
 MOST_BYTES, MOST_PARTS, MOST_NESTED, MOST_DIGITS = 50 << 20, 3_000_000, 64, 300
 
-# The largest whole number of a key, where nothing smaller holds: the runtime counts with 32 bits.
+# The largest whole number for a key, unless a smaller limit applies: the runtime counts with 32 bits.
 LARGEST = 2**31 - 1
 
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -35,7 +35,7 @@ class _TooLarge(ValueError):
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand once each. Of a key that stands twice, programs take the one or the other."""
+    """An object in which each key occurs once. If a key occurs twice, programs take one or the other."""
     data = dict(pairs)
     if len(data) < len(pairs):
         seen: set[str] = set()
@@ -50,15 +50,15 @@ def _integer(text: str) -> int:
 
 
 def parse_json(text: str, *, once: bool) -> Any:
-    """What a text of a stranger's says, within bounds of memory and time.
+    """What a stranger's text says, within bounds on memory and time.
 
     Args:
-        text: The text, of a size that the caller has looked at.
-        once: Whether a key that stands twice in one object is refused.
+        text: The text, whose size the caller has checked.
+        once: Whether a key that occurs twice in one object is refused.
 
     Raises:
-        ValueError: It is no JSON, has too many parts, too long a number, is nested too deep, or holds what is no text.
-        RecursionError: It is nested far too deep.
+        ValueError: It is not JSON, has too many parts or too long a number, is nested too deeply, or has invalid text.
+        RecursionError: It is nested far too deeply.
     """
     if (parts := sum(map(text.count, ",[{"))) > MOST_PARTS:
         raise _TooLarge(f"{parts} lists, objects and commas")
@@ -84,10 +84,10 @@ def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
 
     Args:
         path: The file.
-        once: Whether a key that stands twice in one object is refused.
+        once: Whether a key that occurs twice in one object is refused.
 
     Raises:
-        ExportError: The file is missing, unreadable, no JSON, too large to be what it is called, or holds something
+        ExportError: The file is missing, unreadable, not JSON, too large to be what it is called, or holds something
             other than an object.
     """
     try:
@@ -108,7 +108,7 @@ def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
             where=path,
             found=error,
             accepted="JSON in UTF-8",
-            fix="Mend the file, or get it again from where the checkpoint comes from.",
+            fix="Repair the file, or get it again from where the checkpoint comes from.",
         ) from error
     if not isinstance(data, dict):
         raise ExportError(
@@ -116,7 +116,7 @@ def load_json(path: Path, *, once: bool = False) -> dict[str, Any]:
             where=path,
             found=kind(data),
             accepted="an object {...}",
-            fix="Mend the file, or get it again from where the checkpoint comes from.",
+            fix="Repair the file, or get it again from where the checkpoint comes from.",
         )
     return data
 
@@ -143,11 +143,11 @@ def _not_taken(path: Path, found: object) -> ExportError:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a key may say, whatever else holds for it.
+    """The largest value that a key may have, whatever else applies to it.
 
     Attributes:
         most: The number.
-        why: What it follows from, to be put behind it.
+        why: What it follows from, to be put after it.
     """
 
     most: int
@@ -155,12 +155,12 @@ class Limit:
 
 
 class JsonObject:
-    """An object of a JSON file with its place. ``null`` is absence; every read is checked.
+    """An object in a JSON file, with its place. ``null`` means absent; every read is checked.
 
     Args:
         data: The object.
         where: Its place as shown in messages, such as ``config.json: text_config``.
-        limits: The most that whole numbers may be, by key. Nothing is made of a number before it is within them.
+        limits: The most that whole numbers may be, by key. No number is used before it is checked against them.
     """
 
     def __init__(self, data: dict[str, Any], where: str, limits: Mapping[str, Limit] | None = None) -> None:
@@ -225,7 +225,7 @@ class JsonObject:
         return value
 
     def string(self, key: str, *, choices: Sequence[str] = (), default: Any = _MISSING) -> Any:
-        """A string, one of ``choices`` where they are given."""
+        """A string; one of ``choices`` if they are given."""
         accepted = " or ".join(choices) if choices else "a string"
         value = self._get(key, accepted, default)
         if key in self and (not isinstance(value, str) or (choices and value not in choices)):
@@ -244,7 +244,7 @@ class JsonObject:
         return values
 
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
-        """One token id or a list of them, as a tuple; empty where the key is absent."""
+        """One token id or a list of them, as a tuple; empty if the key is absent."""
         if key not in self:
             return ()
         accepted = f"a token id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}) or a list of them"

@@ -1,7 +1,7 @@
-"""A closed world of keys: each key of a configuration is honoured, checked, without effect, or refused.
+"""A closed set of keys: each key of a configuration is honoured, checked, without effect, or refused.
 
-A table says which. A key that stands in no table is refused where it could shape the graph, and named in a note
-elsewhere: nobody notices a key that is silently ignored.
+A table says which. A key that is in no table is refused if it could shape the graph, and otherwise named in a note:
+nobody notices a key that is silently ignored.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from onnxkit.errors import ExportError, did_you_mean
 from onnxkit.json_object import JsonObject
 from onnxkit.text import escaped
 
-_TOLD = 50  # unknown keys that are named
+_TOLD = 50  # the most unknown keys that are named
 
-# Keys that are not known: more of them, or longer ones, are no config's.
+# Unknown keys: no real config has more of them, or longer ones.
 _MOST_UNKNOWN, _LONGEST_UNKNOWN = 500, 200
 
 
@@ -40,13 +40,13 @@ class Key:
     Attributes:
         name: The key.
         use: What becomes of it.
-        says: What it changes in the graph where it is honoured; what it is checked against; why it has no effect; what
-            it would change where it is refused.
-        fields: The fields of the normalised configuration that it decides, where it is honoured.
-        accepted: Where it is refused, the values that ask for nothing and pass.
-        absent: Where it is honoured, the values that its absence stands for.
-        own: Whether trainers of drafters keep it in a section of its own rather than beside the sizes.
-        families: The kinds of drafters that it means something for; empty for all. Others may have ``accepted`` values.
+        says: What it changes in the graph if it is honoured; what it is checked against; why it has no effect; or what
+            it would change if it is refused.
+        fields: The fields of the normalised configuration that it decides, if it is honoured.
+        accepted: If it is refused, the values that request nothing and so pass.
+        absent: If it is honoured, the values that its absence stands for.
+        own: Whether drafter trainers keep it in a section of its own rather than beside the sizes.
+        families: The kinds of drafters for which it has a meaning; empty for all. Others may have ``accepted`` values.
     """
 
     name: str
@@ -63,7 +63,7 @@ Table = Mapping[str, Key]
 
 
 def table(*groups: Iterable[Key]) -> dict[str, Key]:
-    """One table of several groups, in which each name stands once."""
+    """One table made of several groups, in which each name occurs once."""
     keys = [key for group in groups for key in group]
     result = {key.name: key for key in keys}
     if len(result) != len(keys):
@@ -73,12 +73,12 @@ def table(*groups: Iterable[Key]) -> dict[str, Key]:
 
 
 def without_effect(names: str, why: str) -> list[Key]:
-    """Keys that have no effect on the graph for one and the same reason; ``names`` is separated by spaces."""
+    """Keys that have no effect on the graph, all for the same reason; ``names`` is separated by spaces."""
     return [Key(name, Use.NO_EFFECT, why) for name in names.split()]
 
 
 def refuse_unknown(section: JsonObject, known: Iterable[str]) -> None:
-    """Refuse a key that stands in no table, in a section that shapes the graph.
+    """Refuse a key that is in no table, in a section that shapes the graph.
 
     Raises:
         ExportError: There is one.
@@ -96,7 +96,7 @@ def refuse_unknown(section: JsonObject, known: Iterable[str]) -> None:
 
 
 def unknown_notes(section: JsonObject, known: Iterable[str]) -> list[str]:
-    """A note for each key that stands in no table, in a section where such a key is no reason to refuse."""
+    """A note for each key that is in no table, in a section where such a key is no reason to refuse."""
     known = dict.fromkeys(known)
     unknown = _unknown(section, known)
     notes = [
@@ -108,10 +108,10 @@ def unknown_notes(section: JsonObject, known: Iterable[str]) -> list[str]:
 
 
 def _unknown(section: JsonObject, known: Container[str]) -> list[str]:
-    """The keys that stand in no table.
+    """The keys that are in no table.
 
     Raises:
-        ExportError: They are more, or longer, than any config has.
+        ExportError: There are more of them, or longer ones, than any config has.
     """
     unknown = [key for key in section.data if key in section and key not in known]
     longest = max(map(len, unknown), default=0)
@@ -126,7 +126,7 @@ def _unknown(section: JsonObject, known: Container[str]) -> list[str]:
     return unknown
 
 
-# Parts of names that models give to what shapes their graph.
+# Words in the names of keys that shape a model's graph.
 _SHAPING = (
     "act activation attention attn bias cap causal conv dim embed embedding expert experts factor ffn gate gated head "
     "heads hidden interval kernel kv layer layers linear logit logits mlp moe multiplier norm position proj query "
@@ -136,14 +136,14 @@ _ASKS_FOR_NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
 
 
 def settle_unknown(section: JsonObject, known: Iterable[str]) -> list[str]:
-    """What becomes of keys that stand in no table, one rule for every section.
+    """What becomes of keys that are in no table: one rule for every section.
 
-    A key is refused where it looks as if it shaped the graph: where its name is nearly that of a known key, or holds
-    one of the words that models give to such things, and its value asks for something. Any other, a name or a version
-    that a tool has left, is noted.
+    A key is refused if it looks as if it shaped the graph: its name is close to that of a known key, or contains one
+    of the words that models use for such things, and its value requests something. Any other, such as a name or a
+    version that a tool has left, is noted.
 
     Raises:
-        ExportError: There is one that looks so.
+        ExportError: There is a key that looks like that.
     """
     known = list(known)
     refused = [
@@ -162,10 +162,10 @@ def _shapes(key: str, known: Iterable[str]) -> bool:
 
 
 def refuse_values(section: JsonObject, keys: Table) -> None:
-    """Refuse keys that ask for something unsupported.
+    """Refuse keys that request something unsupported.
 
     Raises:
-        ExportError: A refused key has a value that asks for something.
+        ExportError: A refused key has a value that requests something.
     """
     for name, key in keys.items():
         if key.use is Use.REFUSED and name in section and not one_of(section.data[name], key.accepted):
@@ -173,7 +173,7 @@ def refuse_values(section: JsonObject, keys: Table) -> None:
 
 
 def refusal(section: JsonObject, key: Key) -> ExportError:
-    """The error for a key that asks for something unsupported."""
+    """The error for a key that requests something unsupported."""
     return ExportError(
         "The config asks for something that is not built.",
         where=section.place(key.name),
@@ -184,7 +184,7 @@ def refusal(section: JsonObject, key: Key) -> ExportError:
 
 
 def one_of(value: object, accepted: Iterable[object]) -> bool:
-    """Whether a JSON value is one of those given; true is not 1 here."""
+    """Whether a JSON value is one of those given; true does not equal 1 here."""
     return any(same(value, other) for other in accepted)
 
 
@@ -201,6 +201,6 @@ def same(value: Any, other: Any) -> bool:
 
 
 def short(value: object) -> str:
-    """A JSON value as it is written, cut where it is long."""
+    """A JSON value as it is written, cut if it is long."""
     text = escaped(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,4 +1,4 @@
-"""What a command says while it works: a bar on a terminal, a line now and then elsewhere, each step where asked for."""
+"""What a command says while it works: a bar on a terminal, a line now and then elsewhere, each step on request."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from enum import Enum
 from onnxkit.sizes import readable
 from onnxkit.text import clipped, escaped
 
-# Seconds between two lines where stderr is no terminal, as in a CI job.
+# Seconds between two lines if stderr is not a terminal, as in a CI job.
 PERIOD = 10.0
 
-# Bytes of a tensor that is not worth a word.
+# Tensors of up to this many bytes are not reported.
 _SMALL = 256
 
-# The packages whose steps are told.
+# The packages whose steps are reported.
 _PACKAGES = ("onnxkit", "drafters", "genai_config", "builder", "draftsmith")
 
 
 class Loudness(Enum):
-    """How much is said beside errors and results."""
+    """How much is said besides errors and results."""
 
     QUIET = "quiet"
     NORMAL = "normal"
@@ -38,7 +38,7 @@ _loudness: ContextVar[Loudness] = ContextVar("loudness", default=Loudness.NORMAL
 
 @contextmanager
 def loudness(level: Loudness) -> Iterator[None]:
-    """Within it, as much is said. Steps are log records of level INFO, which a program can have without this, too."""
+    """Within it, this much is said. Steps are log records of level INFO, which a program can also get without this."""
     token = _loudness.set(level)
     handler = _Steps() if level is Loudness.VERBOSE else None
     loggers = [logging.getLogger(name) for name in _PACKAGES] if handler else []
@@ -57,19 +57,19 @@ def loudness(level: Loudness) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(total: int | None, title: str) -> Iterator[Callable[[int], object]]:
-    """Progress over bytes on stderr; gives what takes the numbers of bytes that are done.
+    """Progress in bytes on stderr; yields a function that takes the number of bytes just done.
 
     On a terminal it is a bar, which vanishes at the end. Elsewhere it is a line every ten seconds, so that the log of a
-    CI job grows while the job lives and holds nothing that moves a cursor.
+    CI job grows while the job runs and holds nothing that moves a cursor.
 
     Args:
-        total: The bytes in all; None where they are not known.
+        total: The total number of bytes; None if it is not known.
         title: What is being done.
     """
     if _loudness.get() is Loudness.QUIET:
         yield lambda count: None
     elif sys.stderr.isatty():
-        from tqdm import tqdm  # here, so that --help need not wait for it
+        from tqdm import tqdm  # imported here, so that --help need not wait for it
 
         with tqdm(total=total, desc=title, unit="B", unit_scale=True, leave=False) as bar:
             yield bar.update
@@ -79,7 +79,7 @@ def progress_bar(total: int | None, title: str) -> Iterator[Callable[[int], obje
 
 
 class _Lines:
-    """Progress as lines. A thread prints them: one tensor, or a slow network, can take longer than a line."""
+    """Progress as lines. A thread prints them: one tensor, or a slow network, can take longer than a period."""
 
     def __init__(self, total: int | None, title: str) -> None:
         self._total, self._title = total, title
@@ -99,7 +99,7 @@ class _Lines:
             _tell(f"{self._title}: {readable(self._done)} in {self._seconds():.0f} s")
 
     def add(self, count: int) -> None:
-        """Note that so many bytes more are done."""
+        """Note that ``count`` more bytes are done."""
         with self._lock:
             self._done += count
 
@@ -125,15 +125,15 @@ class _Lines:
 
 
 def _tell(line: str) -> None:
-    """A line on stderr, written at once: other threads write there, too."""
+    """A line on stderr, in a single write: other threads write there as well."""
     sys.stderr.write(f"{line}\n")
 
 
 class _Steps(logging.Handler):
-    """Steps on stderr, each with the seconds since the start, above a bar where there is one."""
+    """Steps on stderr, each with the seconds since the start, above the bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
+        """Print one step."""
         from tqdm import tqdm
 
         text = clipped(escaped(record.getMessage()))
@@ -142,11 +142,11 @@ class _Steps(logging.Handler):
 
 
 class Groups:
-    """Tells of tensors that are worked on layer by layer: a step for each layer, and for what belongs to none.
+    """Reports tensors as they are processed, layer by layer: a step for each layer, and for each tensor outside any.
 
     Args:
-        log: Takes a step's text.
-        sizes: The bytes of each tensor by its name, of all that will come. Small constants are not told of.
+        log: Called with a step's text.
+        sizes: The bytes of each tensor that will come, by name. Small constants are not reported.
     """
 
     def __init__(self, log: Callable[[str], object], sizes: Mapping[str, int]) -> None:
@@ -159,7 +159,7 @@ class Groups:
             self._bytes[_layer(name)] += size
 
     def began(self, name: str | None) -> None:
-        """Note that the work on a tensor begins; whatever is not among them is left aside."""
+        """Note that the work on a tensor begins; names not among ``sizes`` are ignored."""
         if name not in self._sizes:
             return
         group = _layer(name)

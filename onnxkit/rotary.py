@@ -1,4 +1,4 @@
-"""Rotary position embedding: positions, and the angles that channels of a head are turned by."""
+"""Rotary position embedding: positions, and the angles by which a head's channels are rotated."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# YaRN's own values, which hold where a configuration names none (Peng et al., section 3.2).
+# YaRN's own values, which apply if a configuration names none (Peng et al., section 3.2).
 BETA_FAST, BETA_SLOW = 32.0, 1.0
 
 
 @dataclass(frozen=True)
 class Yarn:
-    """The stretching of a trained context, YaRN (Peng et al., 2023, https://arxiv.org/abs/2309.00071).
+    """Extension of a trained context: YaRN (Peng et al., 2023, https://arxiv.org/abs/2309.00071).
 
-    Channels that turn often within the trained context keep their frequency, those that turn seldom are slowed down by
-    the factor, and a ramp leads from the ones to the others.
+    Channels that turn often within the trained context keep their frequency, those that turn rarely are slowed down by
+    the factor, and a ramp connects the two.
 
     Attributes:
-        factor: How many times the trained context (1 or more).
+        factor: The length of the stretched context as a multiple of the trained one (1 or more).
         original_length: Positions of the trained context.
         attention_factor: What cosines and sines are multiplied by; see :func:`yarn_attention_factor`.
-        beta_fast: Turns within the trained context from which a channel keeps its frequency.
-        beta_slow: Turns within the trained context up to which a channel is slowed down by the whole factor.
+        beta_fast: Turns within the trained context at or above which a channel keeps its frequency.
+        beta_slow: Turns within the trained context at or below which a channel is slowed down by the whole factor.
         truncate: Whether the ramp's two ends are widened to whole channels.
     """
 
@@ -43,7 +43,7 @@ class Yarn:
         return round(self.factor * self.original_length)
 
     def frequencies(self, theta: float, powers: Array) -> Array:
-        """The stretched frequencies, float32 ``[dim / 2]``, of the powers ``theta^(2i/dim)``.
+        """The stretched frequencies, float32 ``[dim / 2]``, for the powers ``theta^(2i/dim)``.
 
         Every step is rounded to float32 in the order of transformers' ``_compute_yarn_parameters``.
         """
@@ -56,7 +56,7 @@ class Yarn:
         low, high = (self._channel(theta, 2 * count, turns) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        # There are half as many pairs of channels as the upper bound says, but it is what the models run with.
+        # There are only half as many pairs of channels as the upper bound allows, but the models run with this bound.
         low, high = max(low, 0), min(high, 2 * count - 1)
         if low == high:
             high += 0.001  # a step
@@ -64,12 +64,12 @@ class Yarn:
         return np.clip(ramp, 0, 1)
 
     def _channel(self, theta: float, dim: int, turns: float) -> float:
-        """The pair of channels, as a fraction, that turns so often within the trained context."""
+        """The pair of channels, as a fractional index, that turns ``turns`` times within the trained context."""
         return dim * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
 def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all_dim: float | None = None) -> float:
-    """What YaRN multiplies cosines and sines by, so that attention over more positions is as sharp as it was.
+    """What YaRN multiplies cosines and sines by, so that attention over more positions stays as sharp.
 
     ``0.1 ln(factor) + 1`` (Peng et al., section 3.4). With both scales, DeepSeek's variant:
     ``(0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)``.
@@ -84,9 +84,9 @@ class Rotary:
     """How positions become angles.
 
     Attributes:
-        theta: The base of the geometric row of frequencies.
+        theta: The base of the geometric series of frequencies.
         dim: How many leading channels of a head are rotated (even).
-        yarn: The stretching to a longer context; None for the trained one.
+        yarn: The extension to a longer context; None for the trained one.
     """
 
     theta: float
@@ -94,11 +94,11 @@ class Rotary:
     yarn: Yarn | None = None
 
     def frequencies(self) -> Array:
-        """``theta^(-2i/dim)``, float32 ``[dim / 2]`` (Su et al., RoFormer, 2021), stretched where there is YaRN.
+        """``theta^(-2i/dim)``, float32 ``[dim / 2]`` (Su et al., RoFormer, 2021), stretched if there is YaRN.
 
         Exponent, power and reciprocal are each rounded to float32, as in transformers: a frequency that differs in its
-        last place is a hundredth of a radian at the far end of a long context. The power itself is taken in float64,
-        since NumPy's in float32 is not always the nearest.
+        last place is off by a hundredth of a radian at the far end of a long context. The power itself is taken in
+        float64, since NumPy's float32 power is not always the nearest value.
         """
         exponents = np.arange(0, self.dim, 2, dtype=np.float32) / np.float32(self.dim)
         powers = (self.theta ** exponents.astype(np.float64)).astype(np.float32)
@@ -107,7 +107,7 @@ class Rotary:
     def angles(self, start: int, stop: int) -> Array:
         """The angles of positions ``[start, stop)``, ``[positions, dim / 2]``.
 
-        Position times frequency is rounded to float32, too: it is what the model was trained with.
+        Position times frequency is also rounded to float32: that is what the model was trained with.
         """
         positions = np.arange(start, stop, dtype=np.float32)
         return (positions[:, None] * self.frequencies()).astype(np.float64)

@@ -9,11 +9,11 @@ from onnxkit.weights.limits import LONGEST_CONTEXT
 
 DEFAULT, YARN = "default", "yarn"
 
-# Where the keys stand: today's home and the older one. Some may stand beside these, in the configuration itself.
+# Where the keys are: the current home and the older one. Some may be beside these, in the configuration itself.
 _HOMES = ("rope_parameters", "rope_scaling")
 
-# Widths of heads, and of their rotated parts, are multiples of it: GroupQueryAttention says so when a graph runs, on
-# any provider, and PagedAttention on CUDA says so of the rotated part.
+# Widths of heads, and of their rotated parts, are multiples of this: GroupQueryAttention requires it when a graph runs,
+# on any provider, and PagedAttention on CUDA requires it of the rotated part.
 _STEP = 16
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -24,14 +24,14 @@ _YARN_KEYS = ("factor", _ORIGINAL, "attention_factor", "beta_fast", "beta_slow",
 
 def read_rotary(text: JsonObject, head_dim: int, *, partial: bool = True) -> Rotary:
     """Read the rotary embedding of a text configuration. Its keys have had three homes, which must not disagree; a key
-    that one of them lacks is no disagreement, since writers that mirror one home to the other leave keys out.
+    missing from one of them is not a disagreement, since writers that mirror one home to another leave keys out.
 
     Args:
         text: The configuration.
-        head_dim: Channels of a head.
-        partial: Whether a part of the head may be left as it is. A drafter rotates whole heads: where its configuration
-            has keys of a part, they were copied from the target's. So may its max_position_embeddings be, which YaRN
-            need not reach there.
+        head_dim: Channels in a head.
+        partial: Whether part of the head may be left unrotated. A drafter rotates whole heads: if its configuration has
+            keys for a part, they were copied from the target's. Its max_position_embeddings may be copied as well, so
+            YaRN need not reach it there.
 
     Raises:
         ExportError: A key is missing or has a wrong value, places disagree, or the kind of embedding is not built.
@@ -78,7 +78,7 @@ def _width_error(text: JsonObject, head_dim: int) -> ExportError:
 class _Merged(JsonObject):
     """Several homes as one object; each message names the home that a value came from.
 
-    transformers reads one of two homes only, other programs the other: so a key of both must have one value.
+    transformers reads only one of two homes, and other programs the other: so a key in both must have one value.
     """
 
     def __init__(self, homes: list[JsonObject]) -> None:
@@ -93,12 +93,12 @@ class _Merged(JsonObject):
                     raise disagreement(first.place(key), home.place(key), self.data[key], value)
 
     def place(self, key: str) -> str:
-        """Where the first home that has it has it."""
+        """Where the key is in the first home that has it."""
         return self.origins[key].place(key) if key in self.origins else super().place(key)
 
 
 def _one_kind(sections: list[JsonObject]) -> str:
-    """The kind of embedding that the homes name; one that names none says nothing."""
+    """The kind of embedding that the homes name; a home that names none is ignored."""
     named = [(section, kind) for section in sections if (kind := _kind(section))]
     for section, kind in named[1:]:
         if kind != named[0][1]:
@@ -127,7 +127,7 @@ def _yarn(home: JsonObject, text: JsonObject, theta: float, *, reached: bool) ->
         raise (home if "rope_theta" in home else text).error("rope_theta", f"a number above 1 (rope_type is {YARN})")
     factor = home.number("factor")
     if factor < 1:
-        raise home.error("factor", "a number from 1: how many times the trained context")
+        raise home.error("factor", "a number from 1: the multiple of the trained context")
     original = _original_length(home, text)
     beta_fast, beta_slow = home.number("beta_fast", default=BETA_FAST), home.number("beta_slow", default=BETA_SLOW)
     if beta_fast < beta_slow:
@@ -148,7 +148,7 @@ def _yarn(home: JsonObject, text: JsonObject, theta: float, *, reached: bool) ->
 
 
 def _original_length(home: JsonObject, text: JsonObject) -> int:
-    """The trained context. Where it is missing, transformers takes max_position_embeddings: a guess, since that may be
+    """The trained context. If it is missing, transformers takes max_position_embeddings: a guess, since that may be
     the stretched one."""
     filled = [place for place in (home, text) if _ORIGINAL in place] or [home]
     values = [place.integer(_ORIGINAL) for place in filled]
@@ -164,15 +164,15 @@ def _attention_factor(home: JsonObject, factor: float) -> float:
     """The attention factor as written, else from the two scales, else YaRN's own."""
     scales = [home.number(key, default=None) for key in _SCALES]
     if scales.count(None) == 1:
-        # transformers passes over a lone one, other programs do not.
+        # transformers ignores a lone one; other programs do not.
         present, absent = _SCALES if scales[1] is None else _SCALES[::-1]
         raise home.error(absent, f"a number above 0, since {present} is there", f"Add {absent}, or remove {present}.")
     return float(home.number("attention_factor", default=yarn_attention_factor(factor, *scales)))
 
 
 def _refuse_unknown(home: JsonObject, stretched: bool) -> None:
-    """Refuse keys that no embedding has: a misspelt one would leave its default in force. YaRN's are idle where a
-    kind is named and is another, and ambiguous where none is."""
+    """Refuse keys that no embedding has: a misspelt one would leave its default in force. YaRN's keys have no effect if
+    another kind is named, and are ambiguous if none is."""
     named = stretched or "rope_type" in home or "type" in home
     known = (*_COMMON_KEYS, *(_YARN_KEYS if named else ()))
     for key in home.data:

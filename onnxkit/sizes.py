@@ -1,4 +1,4 @@
-"""Numbers of bytes for people."""
+"""Byte counts in readable form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operating systems: what works on Linux alone says so by name on the others, before anything fails in its place."""
+"""Operating systems: what works only on Linux says so on the others by name, before anything else fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def on_linux() -> bool:
 
 
 def needs_locks(command: str) -> None:
-    """See that folders can be locked and replaced in one step, which takes a POSIX system.
+    """Check that folders can be locked and replaced in one step, which requires a POSIX system.
 
     Args:
         command: What needs it, for the message.
@@ -34,21 +34,21 @@ def needs_locks(command: str) -> None:
             f"{command} does not run on Windows.",
             where="this machine",
             found="Windows, which has no flock and cannot open a folder",
-            accepted="Linux; macOS has what is needed, too, but nobody has tried it",
+            accepted="Linux; macOS also has what is needed, but nobody has tried it",
             fix="Run it in WSL 2 or in a Linux container. The export that it makes can be copied to Windows.",
         )
 
 
 def needs_linux(what: str, why: str, fix: str) -> None:
-    """See that this is Linux.
+    """Check that this is Linux.
 
     Args:
-        what: What runs on Linux alone, the start of a sentence.
-        why: What of Linux it needs.
+        what: What runs only on Linux, as the start of a sentence.
+        why: What it needs from Linux.
         fix: What to do on other systems.
 
     Raises:
-        ExportError: It is another system.
+        ExportError: This is another system.
     """
     if not on_linux():
         raise ExportError(

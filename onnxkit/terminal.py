@@ -1,4 +1,4 @@
-"""The standard streams of a command: nothing of a stranger's is obeyed by a terminal, and none of them kills a run."""
+"""The standard streams of a command: a terminal obeys nothing from a stranger, and no stream kills a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxkit.text import escaped
 
 
 class _Stream:
-    """A stream in front of a standard one; what it does not do itself, the other does."""
+    """A stream in front of a standard one; whatever it does not do itself, the other one does."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -23,13 +23,13 @@ class _Stream:
 
 
 class _Output(_Stream):
-    """Standard output. Lines are shown; of what else would move a terminal, its name."""
+    """Standard output. Line breaks are kept; anything else that would control a terminal is shown escaped."""
 
     def write(self, text: str) -> int:
         """Write text, escaped.
 
         Raises:
-            ExportError: The system does not take it, for another reason than that nobody reads any more.
+            ExportError: The system does not accept it, for a reason other than that nobody is reading any more.
         """
         with _told():
             encoding = self._stream.encoding or "utf-8"
@@ -38,17 +38,17 @@ class _Output(_Stream):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is still held.
+        """Write what is still buffered.
 
         Raises:
-            ExportError: As in writing.
+            ExportError: As for ``write``.
         """
         with _told():
             self._stream.flush()
 
 
 class _Errors(_Stream):
-    """Standard error. Where it cannot be written, nothing can be said any more, and the work goes on."""
+    """Standard error. If it cannot be written to, nothing more can be said, and the work goes on."""
 
     def write(self, text: str) -> int:
         """Write text as it is: a progress bar moves the cursor. Messages are escaped where they are made."""
@@ -60,15 +60,15 @@ class _Errors(_Stream):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is buffered."""
 
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Within it, the standard streams are there and are safe to write names and keys of strangers to.
+    """Within it, the standard streams exist, and strangers' names and keys can safely be written to them.
 
-    A stream that the caller has closed leads to nowhere. Otherwise the next file that is opened would take its number,
-    and whatever is printed would land in that file.
+    A stream that the caller has closed leads nowhere. Otherwise the next file to be opened would take its number, and
+    whatever is printed would end up in that file.
     """
     for number in range(3):
         try:
@@ -89,7 +89,7 @@ def standard_streams() -> Iterator[None]:
 
 
 def discard(stream: TextIO) -> None:
-    """Let what a stream holds, and all that is still to come, lead to nowhere: Python would complain once more."""
+    """Discard what a stream holds and all that is still to come: otherwise Python would complain once more."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -101,12 +101,12 @@ def _told() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever read it has gone, as head does
+        raise  # the reader has gone, as head does
     except OSError as error:
         raise ExportError(
             "The output cannot be written.",
             where="standard output",
             found=error.strerror or error,
             accepted="a terminal, a pipe, or a file on a file system with room",
-            fix="Send the output elsewhere. An export that was to be made is made; only its summary is not shown.",
+            fix="Send the output elsewhere. An export, if one was requested, is complete; only its summary is missing.",
         ) from error

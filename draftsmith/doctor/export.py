@@ -1,4 +1,4 @@
-"""Whether the runtime takes an export: its operators, types, attributes and their values, and its size."""
+"""Whether the runtime accepts an export: its operators, types, attributes and their values, and its size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from draftsmith.doctor.versions import NEWER, newer_parts
 from draftsmith.verify.folder import ExportFolder, Graph
 from onnxkit.sizes import readable
 
-# Arithmetic on shapes, which a dense graph leaves to the CPU: a few integers a token.
+# Arithmetic on shapes, which a dense graph leaves to the CPU: a few integers per token.
 _SHAPES = {"Shape", "Gather", "Concat", "Slice", "Squeeze", "Unsqueeze", "Cast", "Sub", "Add", "Mul", "Div", "Range"}
 
 
@@ -46,21 +46,21 @@ def check_versions(export: ExportFolder, version: str, findings: Findings) -> No
 
 
 def check_graph(export: ExportFolder, graph: Graph, found: Mapping[str, Any], cuda: bool, findings: Findings) -> None:
-    """Judge what came of loading a graph.
+    """Judge the result of loading a graph.
 
     Args:
         export: The export.
         graph: One of its graphs.
-        found: What the probe said of it.
+        found: What the probe reported about it.
         cuda: Whether it was loaded for the GPU.
         findings: Where what was found goes.
     """
     name, error = graph.path.name, found["error"]
     loaded_for = "cuda" if cuda and provider(export) == "cuda" else "cpu"
-    # The CPU lacks kernels for 16 bits, which it says once it has taken every operator, type and attribute.
+    # The CPU lacks kernels for 16 bits, which it reports only after accepting every operator, type and attribute.
     lacks_kernels = found["not_implemented"] and provider(export) == "cuda" and loaded_for == "cpu"
     if error and not lacks_kernels:
-        findings.note(name, "not taken by the onnxruntime that is installed", [shortened(error)])
+        findings.note(name, "not taken by the installed onnxruntime", [shortened(error)])
     elif loaded_for == "cuda":
         left = dict(found["placed"].get(CPU, {}))
         wrong = left if export.packed else {kind: count for kind, count in left.items() if kind not in _SHAPES}

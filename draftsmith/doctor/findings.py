@@ -1,4 +1,4 @@
-"""What the doctor has found: a line each, and lines below it where something is wrong."""
+"""What the doctor has found: one line each, and further lines below it if something is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxkit.errors import ExportError
 
 
 class State(Enum):
-    """How a thing is."""
+    """The state of a thing."""
 
     GOOD = "ok"
     WRONG = "WRONG"
@@ -24,9 +24,9 @@ class Finding:
 
     Attributes:
         name: What was looked at.
-        state: How it is.
+        state: Its state.
         what: What was found; why it was skipped.
-        faults: What is wrong with it and what to do, a line each.
+        faults: What is wrong with it and what to do, one line each.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Findings:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def note(self, name: str, what: str, faults: Sequence[str] = ()) -> bool:
-        """Note a thing, which is good where there are no faults; gives whether it is."""
+        """Note a thing, which is good if there are no faults; returns whether it is."""
         self._add(Finding(name, State.WRONG if faults else State.GOOD, what, tuple(faults)))
         return not faults
 
@@ -68,7 +68,7 @@ class Findings:
         self._add(Finding(name, State.SKIPPED, why))
 
     def checked(self, name: str, what: str, check: Callable[[], object]) -> bool:
-        """Note a thing that is good where a check raises no ``ExportError``; gives whether it is."""
+        """Note a thing that is good if a check raises no ``ExportError``; returns whether it is."""
         try:
             check()
         except ExportError as error:

@@ -1,7 +1,7 @@
-"""Loads the graphs of an export with the onnxruntime that is installed, or runs a kernel: a process of its own.
+"""Loads the graphs of an export with the installed onnxruntime, or runs a kernel, in a separate process.
 
-A runtime that does not fit the machine may crash, and prints its reasons instead of raising them; both must not reach
-the process that asks. ``python -m draftsmith.doctor.probe TASK`` reads a task in JSON and prints the findings so.
+A runtime that does not fit the machine may crash, and prints its reasons instead of raising them; neither must reach
+the calling process. ``python -m draftsmith.doctor.probe TASK`` reads a task in JSON and prints the findings in JSON.
 
 Graphs are loaded without their weights: each tensor of the data file becomes an input of its type and shape, so that
 nothing is read or sent to the GPU, whatever the model's size.
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _guarded(function: Any, *arguments: Any) -> str | None:
-    """What a function raises, as text."""
+    """The error that a function raises, as text; None if it raises none."""
     try:
         function(*arguments)
     except Exception as error:  # the runtimes raise types of their own
@@ -56,7 +56,7 @@ def _session(model: bytes, cuda: bool, **settings: str) -> Any:
 
 
 def _run_kernel() -> None:
-    """Run one small kernel on the GPU. A GPU that there is no machine code for fails here, and not before."""
+    """Run one small kernel on the GPU. A GPU for which there is no machine code fails here, and not before."""
     import numpy as np
     import onnx_ir as ir
 
@@ -77,7 +77,7 @@ def _read_config(folder: Path) -> None:
 
 
 def _load(path: Path, cuda: bool) -> dict[str, Any]:
-    """Load one graph; gives the error, or how many nodes of each kind every provider has taken."""
+    """Load one graph; returns the error, or how many nodes of each kind every provider has taken."""
     placed: dict[str, Counter[str]] = defaultdict(Counter)
     try:
         session = _session(without_weights(path), cuda, record_ep_graph_assignment_info="1")

@@ -38,15 +38,15 @@ _TIMEOUT = 600  # seconds for the graphs of an export; they take a few
 
 
 def doctor(folder: Path | None, findings: Findings, *, environment: Environment | None = None) -> None:
-    """See whether the runtime that is installed runs on this machine, and whether it runs an export.
+    """Check whether the installed runtime runs on this machine, and whether it runs an export.
 
     Args:
         folder: The export, or None.
         findings: Where what was found goes.
-        environment: What is installed; looked for where it is not given.
+        environment: What is installed; looked up if not given.
 
     Raises:
-        ExportError: The folder is no export.
+        ExportError: The folder is not an export.
     """
     export = open_export(folder) if folder else None
     environment = environment or look()
@@ -109,7 +109,7 @@ def _check_installed(module: Module) -> None:
             f"{module.needs.module} is not installed.",
             where="this Python environment",
             found=str(module),
-            accepted="the extra cuda, where exports are to run on a GPU; the extra cpu, for the CPU and for the proof",
+            accepted="the extra cuda, if exports are to run on a GPU; the extra cpu, for the CPU and for the proof",
             fix=f"For a GPU: {install('cuda')}. For the CPU: {install('cpu')}. One of the two.",
         )
 
@@ -126,7 +126,7 @@ def _look_at_proof(findings: Findings) -> None:
 
 
 def _look_at_machine(environment: Environment, findings: Findings) -> bool:
-    """What CUDA needs beside the packages."""
+    """What CUDA needs besides the packages."""
     found = sum(not isinstance(place, OSError) for place in environment.libraries.values())
     libraries = findings.checked(
         "CUDA libraries",
@@ -154,9 +154,9 @@ def _run_kernel(findings: Findings) -> bool:
 
 
 def run_probe(task: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Carry out a task in a process of its own; gives what was found, and the errors that the runtime printed.
+    """Carry out a task in a separate process; returns what was found, and the errors that the runtime printed.
 
-    Where a part of CUDA does not work, the reason is in these alone: the runtime falls back to the CPU.
+    If a part of CUDA does not work, only these give the reason: the runtime falls back to the CPU.
 
     Raises:
         RuntimeError: The process crashed, hung, or could not import the runtime.
@@ -179,9 +179,9 @@ def run_probe(task: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _load_graphs(export: ExportFolder, environment: Environment, cuda: bool, findings: Findings) -> None:
-    """Let the runtime load the configuration and each graph, for the GPU where one is ready."""
+    """Let the runtime load the configuration and each graph, for the GPU if one is ready."""
     if not all(module.distributions for module in environment.modules):
-        findings.skipped("graphs", "there is no runtime that could load them")
+        findings.skipped("graphs", "there is no runtime to load them")
         return
     task = {"cuda": cuda, "folder": str(export.path), "graphs": [graph.path.name for graph in export.graphs]}
     try:
@@ -198,7 +198,7 @@ def _load_graphs(export: ExportFolder, environment: Environment, cuda: bool, fin
 
 
 def _version(export: ExportFolder, environment: Environment) -> str:
-    """The version of onnxruntime that is to run the export: of its newest GPU build, where that is not installed."""
+    """The version of onnxruntime that is to run the export: that of its newest GPU build, if that is not installed."""
     distributions = environment.modules[0].distributions
     newest = dotted(ONNXRUNTIME.oldest)
     if provider(export) == "cuda":

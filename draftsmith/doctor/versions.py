@@ -1,7 +1,7 @@
-"""What onnxruntime 1.32 takes of the operators that exports use, and 1.31.1 does not.
+"""What onnxruntime 1.32 accepts in the operators that exports use, and 1.31.1 does not.
 
 An attribute that a version does not know fails the load of the whole graph, even at its default value. A value that it
-does not know passes every schema, and fails when the kernel is made, on the GPU alone; so both are looked for here.
+does not know passes every schema, and fails only on the GPU, when the kernel is made; so both are checked for here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUES = {("GatedDeltaNet", "gate_activation"): ("none", "qwen")}
 
 
 def newer_parts(nodes: Iterable[ir.Node]) -> list[str]:
-    """Attributes, values, inputs and outputs that only the newer version takes, each with the number of nodes."""
+    """Attributes, values, inputs and outputs that only the newer version accepts, each with the number of nodes."""
     found: Counter[str] = Counter()
     for node in nodes:
         kind = node.op_type
@@ -56,7 +56,7 @@ def newer_parts(nodes: Iterable[ir.Node]) -> list[str]:
 
 
 def _dtype(value: ir.Value | None) -> ir.DataType | None:
-    """The type of a value that a file says nothing of, as far as the nodes before it tell."""
+    """The type of a value for which a file gives none, as far as the nodes before it tell."""
     while value is not None and value.dtype is None:
         node = value.producer()
         if node is None:

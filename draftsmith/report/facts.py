@@ -1,4 +1,4 @@
-"""What the report says of a proof beside its checks: when it was, of what, and with which versions."""
+"""What the report says about a proof besides its checks: when it was made, of what, and with which versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftsmith.verify.checks import Results
 from draftsmith.verify.folder import ExportFolder
 from onnxkit import __version__
 
-# What the numbers of a proof come from. Of the runtime's builds for the CPU and for CUDA one is installed.
+# What produces the numbers of a proof. Of the runtime's builds for the CPU and for CUDA, one is installed.
 PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
@@ -27,7 +27,7 @@ Fact = tuple[str, str]
 
 
 def facts(export: ExportFolder, results: Results, when: datetime) -> list[Fact]:
-    """The rows of the first table, in order; what others note in ``results.figures["facts"]`` stands at the end.
+    """The rows of the first table, in order; entries of ``results.figures["facts"]`` come last.
 
     Args:
         export: The export.
@@ -55,7 +55,7 @@ def versions() -> list[tuple[str, str]]:
 
 
 def _checkpoints(export: ExportFolder, results: Results) -> Iterator[Fact]:
-    """The names of what the export was compared with: a folder's, and that of the folder that it lies in."""
+    """The names of what the export was compared with: a folder's, preceded by its parent folder's."""
     folders: dict[str, Path | None] = results.figures.get("checkpoints", {})
     for name, title in (("target", "target checkpoint"), ("drafter", "drafter checkpoint")):
         if name == "drafter" and export.drafter is None:

@@ -14,13 +14,13 @@ from genai_config import runtime
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs beside the weights. Bytes.
+    """What a run needs besides the weights, in bytes.
 
     Attributes:
-        target_token: The target's cache for a position.
-        drafter_token: The drafter's cache for a position; 0 without one.
-        state: A request's state of the linear layers.
-        ring: A request's ring of the drafter's cache; 0 where it grows with the target's.
+        target_token: The target's cache for one position.
+        drafter_token: The drafter's cache for one position; 0 without a drafter.
+        state: The linear layers' state for one request.
+        ring: The ring of the drafter's cache for one request; 0 if it grows with the target's.
         requests: Requests at once; 1 in the dense layout.
         context: Positions that a request may have.
     """
@@ -33,7 +33,7 @@ class Plan:
     context: int
 
     def rows(self) -> list[tuple[str, int]]:
-        """The parts, and how much each takes at the most."""
+        """The parts, and how much each takes at most."""
         rows = [
             ("target's cache, a request of full length", self.target_token * self.context),
             ("linear layers' state, a request", self.state),
@@ -55,7 +55,7 @@ class Weights:
 
 
 def weights_of(export: ExportFolder) -> Weights:
-    """Whose the bytes of the data files are."""
+    """How many bytes of the data files belong to each graph, or to both."""
     decoder = {name: tensor.nbytes for name, tensor in export.decoder.initializers.items()}
     if export.drafter is None:
         return Weights(sum(decoder.values()), 0, 0)

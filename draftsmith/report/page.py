@@ -22,7 +22,7 @@ from onnxkit.text import escaped
 
 
 def page(export: ExportFolder, results: Results, when: datetime) -> str:
-    """The whole file, of a proof made at that time."""
+    """The whole file, for a proof made at that time."""
     name = export.path.resolve().name
     body = "\n".join(
         [
@@ -40,7 +40,7 @@ def page(export: ExportFolder, results: Results, when: datetime) -> str:
         f"<title>{escape(name)}: proof of an export</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
-    return escaped(whole, keep="\n")  # names in it come from files of strangers
+    return escaped(whole, keep="\n")  # it holds names from untrusted files
 
 
 def write_report(path: Path, export: ExportFolder, results: Results) -> None:
@@ -79,12 +79,12 @@ def _checks(results: Results) -> Iterator[str]:
 
 
 def _kind(verdict: Verdict) -> str:
-    """A verdict as a word of the page, and its class."""
+    """A verdict as a word on the page, which is also its CSS class."""
     return verdict.value.lower()
 
 
 def _ranges(results: Results) -> Iterator[str]:
-    """Both charts have one scale, so that the drafter's bars can be held against the target's."""
+    """Both charts have the same scale, so that the drafter's bars can be compared with the target's."""
     charts: dict[str, list[tuple[str, float]]] = {
         title: results.figures.get(name, []) for name, title in (("ranges", "target"), ("drafter ranges", "drafter"))
     }
@@ -107,7 +107,7 @@ def _taps(results: Results) -> Iterator[str]:
     figures: list[dict[str, Any]] = results.figures.get("taps", [])
     if figures and figures[0]["distances"]:
         yield "<h2>Where the taps read</h2>"
-        yield "<p>Each tap's largest distance to the output of each layer; it should be nearest to its own.</p>"
+        yield "<p>Each tap's largest distance from the output of each layer; it should be nearest to its own.</p>"
         yield f'<div class="wide">{pictures.taps(figures)}</div>'
 
 
@@ -119,7 +119,7 @@ def _acceptance(results: Results) -> Iterator[str]:
     yield "<h2>Drafts</h2>"
     yield (
         f"<p>{engine['proposed']} proposed, {found.accepted} accepted in {found.rounds} rounds: {found.mean:.2f} a "
-        'round. <span class="mute">Short runs, some of random tokens; speculate takes prompts of your own.</span></p>'
+        'round. <span class="mute">Short runs, some of random tokens; run speculate for prompts of your own.</span></p>'
     )
     rounds = [
         (f"{length} accepted", count / found.rounds, f"{count / found.rounds:.0%} ({count})")
@@ -140,7 +140,7 @@ def _sizes(export: ExportFolder) -> Iterator[str]:
         parts += [("shared by both", weights.shared, "shared"), ("drafter", weights.drafter, "drafter")]
     parts = [(f"{name}: {readable(size)}", size, kind) for name, size, kind in parts]
     yield "<h2>Weights</h2>"
-    yield pictures.stack(parts, "Whose the weights are")
+    yield pictures.stack(parts, "Weights by owner")
     yield "<h2>Memory while it runs</h2><table>"
     for name, size in plan.rows():
         yield f'<tr><td>{escape(name)}</td><td class="number">{readable(size)}</td></tr>'

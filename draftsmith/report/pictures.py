@@ -1,6 +1,6 @@
 """The report's pictures: tables with bars in them, and the table of the taps.
 
-All text is the page's own, so that it is as large on a narrow screen as on a wide one; only the bars, which are SVG
+All text belongs to the page, so it is as large on a narrow screen as on a wide one; only the bars, which are SVG
 without text, grow and shrink.
 """
 
@@ -15,7 +15,7 @@ Row = tuple[str, float, str]
 
 
 def bars(rows: Sequence[Row], title: str) -> str:
-    """Lying bars, a row each: label, bar, number. Charts that are compared are given lengths of one scale."""
+    """Horizontal bars, one per row: label, bar, number. Charts to be compared need lengths on the same scale."""
     lines = [f'<table class="bars"><caption>{escape(title)}</caption>']
     for label, length, text in rows:
         lines.append(
@@ -26,7 +26,7 @@ def bars(rows: Sequence[Row], title: str) -> str:
 
 
 def stack(parts: Sequence[tuple[str, int, str]], title: str) -> str:
-    """One lying bar made of parts, and a legend: text, size, class of each."""
+    """One horizontal bar made of parts, and a legend: text, size, class of each."""
     total = sum(size for _, size, _ in parts) or 1
     legend = "".join(f"<li>{_swatch(kind)} {escape(text)}</li>" for text, _, kind in parts)
     whole = _strip([(size / total, kind) for _, size, kind in parts], 28)
@@ -34,7 +34,7 @@ def stack(parts: Sequence[tuple[str, int, str]], title: str) -> str:
 
 
 def taps(figures: Sequence[dict[str, Any]]) -> str:
-    """The target's layers from the bottom up, each tap with its distance to every layer's output.
+    """The target's layers from the bottom up, each tap with its distance from every layer's output.
 
     A tap that reads where it should has one mark: at its own layer.
     """
@@ -54,7 +54,7 @@ def _cell(figure: dict[str, Any], stream: int) -> str:
 
 
 def _strip(parts: Sequence[tuple[float, str]], height: int) -> str:
-    """Boxes side by side, as wide as they are long, as parts of the whole width; a gap of the paper between them."""
+    """Boxes side by side, their lengths as shares of the whole width, with gaps in the page's colour between them."""
     boxes, x = [], 0.0
     for length, kind in parts:
         boxes.append(f'<rect class="{kind}" x="{x:.2%}" width="{max(length, 0):.2%}" height="{height}"/>')

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Text has a contrast of at least 4.5 : 1 to what it stands on (paper, soft), marks one of 3 : 1; a test computes them.
-# Rules between rows only decorate.
+# Text has a contrast of at least 4.5 : 1 with its background (paper, soft), marks one of 3 : 1; a test computes them.
+# Rules between rows are only decoration.
 LIGHT = {
     "ink": "#1c2330",
     "paper": "#ffffff",

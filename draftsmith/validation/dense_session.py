@@ -27,7 +27,7 @@ class DenseSession:
                 self.session.put(name, np.zeros([sizes.get(size, size) for size in value.shape], np.float32))
 
     def __call__(self, ids: Array) -> dict[str, Array]:
-        """Run ``[batch, new]`` tokens; gives the outputs that are not states."""
+        """Run ``[batch, new]`` tokens; returns the outputs that are not states."""
         self.length += ids.shape[1]
         mask = np.ones((len(ids), self.length), np.int64)
         results = self.session.run({"input_ids": ids.astype(np.int64), "attention_mask": mask})

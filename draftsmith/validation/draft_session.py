@@ -16,7 +16,7 @@ from genai_config.runtime import ingested, ring_pages
 
 @dataclass(frozen=True)
 class Turn:
-    """One request's part of a run: hidden states of newly committed tokens, and the anchor where it wants drafts."""
+    """One request's part of a run: hidden states of newly committed tokens, and the anchor if it wants drafts."""
 
     taps: Array
     anchor: int | None = None
@@ -25,17 +25,17 @@ class Turn:
 class DraftSession:
     """Requests over one pool of pages, which are handed out in a shuffled order and hold garbage at first.
 
-    With a window the pages of a request are a ring, and of a long context only what a block can see is ingested.
+    With a window, a request's pages form a ring, and only the part of a long context that a block can see is ingested.
 
     Args:
         graph: The drafter, or a lowered copy.
         requests: How many requests share the pool.
         block: Rows of a block.
         mask: The token of rows that are not the anchor.
-        window: The runtime's ``sliding_window``; None where the cache grows with the text.
+        window: The runtime's ``sliding_window``; None if the cache grows with the text.
         positions: The most positions that a request will have.
         place: Where it runs.
-        data: The folder of its external data, where that is not the graph's own.
+        data: The folder of its external data, if that is not the graph's own.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DraftSession:
     def __call__(self, turns: Sequence[Turn], extra_slots: int = 0) -> list[tuple[Array, Array] | None]:
         """Candidates ``[drafts, top k]`` and scores ``[drafts, top k, top k]`` of each request that wants drafts.
 
-        Extra slots repeat the first one's rows, as a slot of nobody's would: the graph must not mind.
+        Extra slots repeat the first one's rows, as an unused slot would: the graph must not be affected.
         """
         kept = [self._ingested(turn.taps) for turn in turns]
         results = self.session.run(self.feeds(turns, extra_slots))
@@ -80,7 +80,7 @@ class DraftSession:
         return [next(slots) if turn.anchor is not None else None for turn in turns]
 
     def feeds(self, turns: Sequence[Turn], extra_slots: int = 0) -> dict[str, Array]:
-        """What the graph is given for them, beside the caches. Context rows that no block can see are passed over."""
+        """The graph's inputs for them, besides the caches. Context rows that no block can see are skipped."""
         drafted = [turn.anchor for turn in turns if turn.anchor is not None]
         taps = [self._ingested(turn.taps) for turn in turns]
         self.length += np.array([len(turn.taps) - len(kept) for turn, kept in zip(turns, taps, strict=True)], np.int32)
@@ -98,12 +98,12 @@ class DraftSession:
             "block_table": self.tables,
             "attention_metadata": np.array([counts.max(), total.max(), total.min()], np.int32),
         }
-        if "q_row_map" in self.inputs:  # of other tools' graphs: the block row whose query a row gets
+        if "q_row_map" in self.inputs:  # in other tools' graphs: the block row whose query a row gets
             feeds["q_row_map"] = self._query_rows(qkv, cumulative, len(drafted) + extra_slots)
         return feeds
 
     def _query_rows(self, qkv: list[int], cumulative: list[int], slots: int) -> Array:
-        """Block rows get their own query; a context row any of its request's block, or the first where it has none."""
+        """Block rows get their own query; a context row any of its request's block, or the first if it has none."""
         rows = []
         for start, stop in pairwise(cumulative):
             own = next((row for row in qkv[start:stop] if row < slots * self.block), 0)

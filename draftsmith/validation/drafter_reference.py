@@ -4,13 +4,13 @@ Written from the published math alone, request by request and layer by layer, wi
 
 - DFlash (Chen et al., 2026, https://arxiv.org/abs/2602.06036): context rows ``c = norm(fc(taps))`` give keys and values
   to every layer; a block ``[anchor, mask, mask, ...]`` attends to the context and to itself.
-- DFlash 2 adds, around attention and feed-forward part, ``y[t] = sum_tap (base[tap] + delta[t, tap]) x[t - tap]``
+- DFlash 2 adds, around attention and the feed-forward part, ``y[t] = sum_tap (base[tap] + delta[t, tap]) x[t - tap]``
   within the block, and scores a pair of neighbouring candidates by ``<A[previous] * (P h), B[current]>``.
 - DSpark scores it by ``<W1[previous], W2[current]>``; a gated head multiplies ``W1[previous]`` by
   ``sigmoid(gate([h; W1[previous]]))``.
 - A plain DFlash drafter scores no pairs: each row proposes its own best tokens.
-- A head with a sink has one more logit in its softmax, which no value goes with.
-- A head over a part of the vocabulary gives rows; ``row + d2t[row]`` is the target's id.
+- A head with a sink has one more logit in its softmax, which has no value.
+- A head over part of the vocabulary gives rows; ``row + d2t[row]`` is the target's id.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ReferenceDrafter:
         config: Its configuration.
         weights: Its tensors by their published names, float32 (or 16 bits: see :func:`rounding`).
         embedding: The embedding, ``[vocab, hidden]``.
-        head: The LM head, ``[vocab, hidden]``; fewer rows where the vocabulary is a part of the target's.
+        head: The LM head, ``[vocab, hidden]``; fewer rows if the vocabulary is part of the target's.
         tables: The type that cosines and sines are rounded to, as the graph's tables are.
-        mask_row: What stands in the place of the mask token's row, ``[hidden]`` float32.
+        mask_row: What replaces the mask token's row, ``[hidden]`` float32.
     """
 
     config: DrafterConfig
@@ -80,7 +80,7 @@ class Lattice:
 def load_drafter(
     folder: Path, config: DrafterConfig, embedding: Tensor, head: Tensor, tables: torch.dtype = torch.bfloat16
 ) -> ReferenceDrafter:
-    """A drafter's weights from its folder, as an export rounds them: to bfloat16, a gate's alone left as they are."""
+    """A drafter's weights from its folder, as an export rounds them: to bfloat16, but a gate's stay as they are."""
     tensors: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         tensors |= load_file(path)
@@ -114,14 +114,14 @@ def _mask_row(folder: Path) -> Tensor | None:
 
 def rounding(drafter: ReferenceDrafter, dtype: torch.dtype) -> ReferenceDrafter:
     """The same drafter computing in a type of 16 bits: every result is rounded to it, but norms, softmax and rotary
-    embedding are float32 inside. How far it is from the float32 one is what that type costs.
+    embedding are float32 inside. Its distance from the float32 one is what that type costs.
     """
     weights = {n: t.to(dtype) if t.is_floating_point() else t for n, t in drafter.weights.items()}
     return replace(drafter, weights=weights, embedding=drafter.embedding.to(dtype), head=drafter.head.to(dtype))
 
 
 def extend(drafter: ReferenceDrafter, request: Request, taps: Tensor) -> None:
-    """Commit tokens to a request's context by the target's hidden states of them, ``[new, taps * hidden]``."""
+    """Commit tokens to a request's context, given the target's hidden states for them, ``[new, taps * hidden]``."""
     context = _norm(drafter, "hidden_norm", taps.to(drafter.head.dtype) @ drafter.weights["fc.weight"].T)
     positions = torch.arange(request.length, request.length + len(taps))
     for layer in range(len(drafter.config.layers)):

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime_genai as og
 
-# Steps of the Engine for each token that is asked for, before it counts as stuck. Each token of a prompt may be one
-# more, for a prompt comes in chunks of a size that the configuration sets.
+# Steps of the Engine for each requested token before it counts as stuck. Each token of a prompt may add one more,
+# because a prompt comes in chunks of a size that the configuration sets.
 _STEPS_PER_TOKEN = 8
 
 
@@ -20,7 +20,7 @@ class EngineRun:
 
     Attributes:
         tokens: The tokens after each prompt, in order.
-        drafts_per_proposal: How many drafts the Engine would take at a time; 0 where a drafter is never asked.
+        drafts_per_proposal: How many drafts the Engine would take at a time; 0 if a drafter is never used.
         statistics: The Engine's own counts of drafts.
     """
 
@@ -55,13 +55,13 @@ def run_engine(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> En
             raise RuntimeError(f"the Engine has not ended after {sum(map(len, tokens))} tokens")
         left -= 1
         for event in engine.run(events):
-            flags = int(event.flags)  # a sum: the last token comes with the end of the turn
+            flags = int(event.flags)  # bits: the last token arrives together with the end of the turn
             if flags & int(og.EngineEventFlags.FAILED):
                 raise RuntimeError(f"the Engine failed: {event.error_code}")
             if flags & int(og.EngineEventFlags.TOKEN):
                 tokens[next(i for i, request in enumerate(requests) if request is event.request)].append(event.token)
             if flags & int(og.EngineEventFlags.TURN_FINISHED):
-                event.request.close()  # an open one waits for a further turn, and keeps its place in the batch
+                event.request.close()  # an open one waits for another turn, and keeps its place in the batch
     return EngineRun(tokens, engine.max_draft_tokens_per_proposal(), dict(engine.get_speculative_stats()))
 
 

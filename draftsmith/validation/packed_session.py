@@ -41,7 +41,7 @@ class PackedSession:
                 self.session.put(name, np.zeros([requests, *value.shape[1:]], np.float32))
 
     def __call__(self, rows: Sequence[Array]) -> dict[str, list[Array]]:
-        """Run each request's new tokens (``[n]`` each, at least one); gives logits and the rest, split by request."""
+        """Run each request's new tokens (``[n]`` each, at least one); returns logits and the rest, split by request."""
         feeds = self.feeds(rows)
         results = self.session.run(feeds)
         take_ranges(results, self.largest)
@@ -50,7 +50,7 @@ class PackedSession:
         return self._split(results, cumulative, len(rows))
 
     def feeds(self, rows: Sequence[Array]) -> dict[str, Array]:
-        """What the graph is given for them, beside the states."""
+        """The graph's inputs for them, besides the states."""
         counts = np.array([len(row) for row in rows], np.int32)
         cumulative = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         total = self.past + counts
@@ -61,7 +61,7 @@ class PackedSession:
             "block_table": self._block_table(total),
             "attention_metadata": np.array([counts.max(), total.max(), total.max()], np.int32),
         }
-        if "position_ids" in self.inputs:  # of other tools' graphs; for text all three rows are the same
+        if "position_ids" in self.inputs:  # in other tools' graphs; for text all three rows are the same
             positions = np.concatenate([np.arange(a, b) for a, b in zip(self.past, total, strict=True)])
             feeds["position_ids"] = (
                 np.tile(positions, (3, 1)) if len(self.inputs["position_ids"].shape) == 2 else positions

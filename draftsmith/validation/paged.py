@@ -4,9 +4,9 @@ The operator becomes a call of a function that the model carries itself, one for
 inputs; onnxruntime puts the body in its place. What it computes, for row ``i`` of sequence ``b`` of a run:
 
 - the position is ``p = past[b] + i``, for the rotary embedding and in the cache;
-- key and value are written to slot ``p % page`` of page ``block_table[b, p // page]``, before anything is read;
-- it attends to positions ``j <= p`` of its own sequence (or to all of them, where it is not causal), within its window;
-- with sinks, each head's softmax has one more logit, which no value goes with.
+- keys and values are written to slot ``p % page`` of page ``block_table[b, p // page]``, before anything is read;
+- it attends to positions ``j <= p`` of its own sequence (or to all of them, if it is not causal), within its window;
+- with sinks, each head's softmax has one more logit, which has no value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INPUTS = (
 _NOT_DONE = ("slot_mapping", "k_scale", "v_scale")
 _TOGETHER = (("key", "value"), ("cos", "sin"), ("q_norm", "k_norm"))
 
-# Attributes whose defaults alone are done here.
+# Attributes that are supported here only at their defaults.
 _FIXED = {
     "softcap": 0.0,
     "rotary_interleaved": 0,
@@ -62,7 +62,7 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of the operator's attributes and of the inputs that are there."""
+    """One combination of the operator's attributes and of the inputs that are present."""
 
     heads: int
     kv_heads: int
@@ -74,15 +74,15 @@ class Variant:
     present: tuple[bool, ...]
 
     def has(self, name: str) -> bool:
-        """Whether an input is there."""
+        """Whether an input is present."""
         return self.present[INPUTS.index(name)]
 
 
 def lower_graph(model: ir.Model) -> None:
-    """Replace every PagedAttention by a call of a function of the model that does the same in ONNX operators.
+    """Replace every PagedAttention by a call to a function in the model that does the same in ONNX operators.
 
     Raises:
-        ValueError: A node uses what the functions do not do.
+        ValueError: A node uses something that the functions do not support.
     """
     names: dict[Variant, str] = {}
     for node in model.graph:
@@ -147,7 +147,7 @@ def _attend(op: OpBuilder, variant: Variant, given: Mapping[str, ir.Value]) -> S
     slots = _slots(op, rows.table, page)
     flat = op.Concat(op.Mul(pages, page), op.Shape(given["key_cache"], start=2, end=4), axis=0)
     own = op.GatherND(slots, op.Concat(*(op.Unsqueeze(x, [1]) for x in (rows.sequence, rows.position)), axis=1))
-    mapped = op.GreaterOrEqual(own, 0)  # a row without a page is written nowhere; to ScatterND, -1 is the last slot
+    mapped = op.GreaterOrEqual(own, 0)  # a row without a page is not written; to ScatterND, -1 would be the last slot
     caches = [
         op.ScatterND(
             op.Reshape(given[cache], flat),
@@ -168,7 +168,7 @@ def _attend(op: OpBuilder, variant: Variant, given: Mapping[str, ir.Value]) -> S
 
 
 class _Rows:
-    """Which sequence each row belongs to, and where it stands in it.
+    """Which sequence each row belongs to, and its place in it.
 
     Attributes:
         sequence: ``[tokens]``, the sequence of each row.
@@ -209,7 +209,7 @@ def _rms_norm(op: OpBuilder, x: ir.Value, weight: ir.Value, epsilon: float) -> i
 
 
 def _rotate(op: OpBuilder, x: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
-    """The first ``2 * columns`` channels rotated, half against half; the rest as it is."""
+    """The first ``2 * columns`` channels rotated, half against half; the rest unchanged."""
     half = op.Shape(cos, start=2, end=3)
     a, rest = _cut(op, x, half)
     b, rest = _cut(op, rest, half)
@@ -221,7 +221,7 @@ def _cut(op: OpBuilder, x: ir.Value, at: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _slots(op: OpBuilder, table: ir.Value, page: ir.Value) -> ir.Value:
-    """Where each position of each sequence stands in the flat cache, ``[batch, columns * page]``; -1 where nowhere."""
+    """Where each position of each sequence stands in the flat cache, ``[batch, columns * page]``; -1 if nowhere."""
     offsets = op.Range(0, op.Squeeze(page), 1)
     slots = op.Add(op.Unsqueeze(op.Mul(table, page), [2]), offsets)
     mapped = op.Where(op.Less(op.Unsqueeze(table, [2]), 0), [-1], slots)
@@ -254,14 +254,14 @@ def _softmax_attention(
 ) -> ir.Value:
     """Attention of ``[tokens, heads, dim]`` queries over ``[positions, kv heads, dim]``: ``[tokens, heads * dim]``.
 
-    Head ``h`` reads kv head ``h // group``. Memory goes by tokens times cached positions.
+    Head ``h`` reads kv head ``h // group``. Memory grows with tokens times cached positions.
     """
     group = variant.heads // variant.kv_heads
     scale = op.Constant(value_float=variant.scale) if variant.scale else op.Reciprocal(op.Sqrt(op.Cast(width, to=1)))
     grouped = op.Reshape(query, op.Concat([0, variant.kv_heads, group], width, axis=0))
     by_head = op.Transpose(op.Mul(grouped, scale), perm=[1, 2, 0, 3])
     keys = op.Unsqueeze(op.Transpose(keys, perm=[1, 2, 0]), [1])
-    # What no row sees may be anything, as fresh memory is: a weight of zero would not hide what is not a number.
+    # What no row sees may be anything, like fresh memory: a weight of zero would not hide a NaN or an infinity.
     anyone = op.Reshape(op.ReduceMax(mask, [0], keepdims=0), [-1, 1, 1])
     values = op.Where(anyone, values, op.Constant(value_float=0.0))
     values = op.Unsqueeze(op.Transpose(values, perm=[1, 0, 2]), [1])

@@ -1,6 +1,6 @@
-"""How large the values inside a graph become: outputs that tell, for each layer, the largest one of a run.
+"""How large the values inside a graph become: outputs that report, for each layer, the largest one in a run.
 
-Only values that the stored graph holds in its own 16-bit type count (or in float32, where that is its type): what it
+Only values that the stored graph holds in its own 16-bit type count (or in float32, if that is its type): what it
 computes in float32 on purpose may be larger.
 """
 
@@ -20,12 +20,12 @@ _LAYER = re.compile(r"layers[./](\d+)")
 
 
 def with_ranges(lowered: Path, stored: ir.Graph, dtype: ir.DataType) -> Path:
-    """A file beside a lowered graph that puts out, for each layer, the largest magnitude among its values.
+    """Save a copy of a lowered graph next to it that outputs, for each layer, the largest magnitude among its values.
 
     Args:
         lowered: The lowered graph.
         stored: The graph as it is stored, whose types count.
-        dtype: The type whose values are looked at.
+        dtype: The type whose values are considered.
     """
     types = value_types(stored)
     model = ir.load(lowered)
@@ -43,7 +43,7 @@ def with_ranges(lowered: Path, stored: ir.Graph, dtype: ir.DataType) -> Path:
 
 
 def take_ranges(results: dict[str, Any], largest: dict[str, float]) -> None:
-    """Take what such a graph puts out of its results, and note the largest so far by place."""
+    """Remove such a graph's extra outputs from its results, and note the largest so far by place."""
     for name in [name for name in results if name.startswith(PREFIX)]:
         value, place = float(np.max(results.pop(name))), name.removeprefix(PREFIX)
         largest[place] = max(largest.get(place, 0.0), value if np.isfinite(value) else np.inf)
@@ -52,7 +52,7 @@ def take_ranges(results: dict[str, Any], largest: dict[str, float]) -> None:
 def value_types(graph: ir.Graph) -> dict[str, ir.DataType]:
     """The element types of a graph's floating-point values: what a Cast says, else the type of the first such input.
 
-    The operators of these graphs give what they are given. Types that the graph itself declares come first.
+    The operators of these graphs keep their input's type. Types that the graph itself declares come first.
     """
     known = {str(v.name): v.dtype for v in (*graph.inputs, *graph.outputs, *graph.initializers.values()) if v.dtype}
     for node in graph:
@@ -68,7 +68,7 @@ def value_types(graph: ir.Graph) -> dict[str, ir.DataType]:
 
 
 def _is_activation(value: ir.Value) -> bool:
-    """Whether something reads a value, or it is put out; caches and states hold what was there before, too."""
+    """Whether a value is read or is an output. Caches and states do not count: they also hold earlier values."""
     name = str(value.name)
     return bool(value.uses() or value.is_graph_output()) and not name.startswith(("present", "state_update"))
 
@@ -82,7 +82,7 @@ def _place(node: str) -> str:
 
 
 def _largest(graph: ir.Graph, place: str, values: list[ir.Value]) -> ir.Value:
-    """Nodes that reduce values to one number: the largest magnitude of all."""
+    """Add nodes that reduce values to one number, the largest magnitude of all; returns their result."""
 
     def add(kind: str, inputs: list[ir.Value], **attributes: int) -> ir.Value:
         node = ir.node(kind, inputs, attributes=attributes)

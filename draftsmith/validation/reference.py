@@ -19,7 +19,7 @@ _FLOAT32 = ("A_log", "dt_bias")
 def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> Any:
     """The checkpoint's model in float32, its weights rounded as an export of ``precision`` rounds them.
 
-    Weights are rounded to ``precision``; norm weights are stored with their +1, so that ``1 + w`` is what is rounded;
+    Weights are rounded to ``precision``; norm weights are stored with their +1, so ``1 + w`` is what is rounded;
     the rotary tables' values are rounded too. In float32 nothing changes.
     """
     model = _load(checkpoint, torch.float32)
@@ -35,7 +35,7 @@ def load_reference(checkpoint: Path, precision: torch.dtype = torch.float32) -> 
 def load_rounding(checkpoint: Path, precision: torch.dtype) -> Any:
     """The checkpoint's model as transformers runs it in a type of 16 bits, which rounds every result to that type.
 
-    How far it is from :func:`load_reference`'s is what that type costs an implementation that is right.
+    Its distance from :func:`load_reference`'s is what that type costs a correct implementation.
     """
     model = _load(checkpoint, precision)
     for name, parameter in model.named_parameters():
@@ -45,11 +45,11 @@ def load_rounding(checkpoint: Path, precision: torch.dtype) -> Any:
 
 
 def _load(checkpoint: Path, precision: torch.dtype) -> Any:
-    disable_progress_bar()  # of its own, which moves the cursor in the log of a job, too
+    disable_progress_bar()  # transformers' own, which moves the cursor even in a job's log
     config = AutoConfig.from_pretrained(checkpoint)
     if "Qwen3_5ForConditionalGeneration" in config.architectures:
         return Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=precision).eval()
-    text = config.get_text_config()  # which may have the outer configuration of the model that it was taken from
+    text = config.get_text_config()  # it may hold the outer configuration of the model that it was taken from
     return Qwen3_5ForCausalLM.from_pretrained(checkpoint, config=text, dtype=precision).eval()
 
 
@@ -63,7 +63,7 @@ def greedy(model: Any, prompts: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _has_plus_one(name: str) -> bool:
-    """Whether a norm adds 1 to its weight: all of the text model do but the gated one."""
+    """Whether a norm adds 1 to its weight: in the text model, all do except the gated one."""
     return name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
 
 
@@ -96,7 +96,7 @@ def operator_epsilon() -> Iterator[None]:
 def entering_streams(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
     """The residual stream entering each layer, and the final norm, ``[batch, sequence, hidden]`` each.
 
-    transformers' own list of hidden states ends with the final norm's output, so that the last is taken by a hook.
+    transformers' own list of hidden states ends with the final norm's output, so a hook takes the last stream.
     """
     text = getattr(model.model, "language_model", model.model)
     last: list[torch.Tensor] = []

@@ -30,9 +30,9 @@ class Place:
     """Where graphs run.
 
     Attributes:
-        providers: onnxruntime's execution providers, in order of preference, with options or without.
+        providers: onnxruntime's execution providers, in order of preference, with or without options.
         device: onnxruntime's name of the device whose memory holds the states.
-        alone: Whether all nodes must be the first provider's; where not, onnxruntime takes the CPU for the rest.
+        alone: Whether the first provider must take all nodes; if not, onnxruntime uses the CPU for the rest.
     """
 
     providers: tuple[str | tuple[str, dict[str, str]], ...]
@@ -46,15 +46,15 @@ GPU_AND_CPU = Place(("CUDAExecutionProvider", "CPUExecutionProvider"), "cuda")  
 
 
 class Session:
-    """A graph in onnxruntime. Inputs and outputs are numpy's, float32 where the graph has a type of 16 bits.
+    """A graph in onnxruntime. Inputs and outputs are numpy arrays, in float32 where the graph has a 16-bit type.
 
-    States stay on the device. Those of pages (``past_key_values``) are written in place there, as the Engine does it;
-    on the CPU every run has new ones.
+    States stay on the device. Paged ones (``past_key_values``) are written in place there, as the Engine does;
+    on the CPU every run makes new ones.
 
     Args:
         graph: The graph's file.
         place: Where it runs.
-        data: The folder of its external data, where that is not the graph's own.
+        data: The folder of its external data, if that is not the graph's own.
         paged: Whether the caches are pages, which a GPU's operator writes in place.
     """
 
@@ -78,7 +78,7 @@ class Session:
         self.states[name] = value if self.device == "cpu" else self._there(name, value)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once; gives the outputs that are no states."""
+        """Run once; returns the outputs that are not states."""
         binding = self.session.io_binding()
         values = {name: self._value(name, array) for name, array in feeds.items()} | self.states
         for name, value in values.items():
@@ -96,10 +96,10 @@ class Session:
         return {name: _array(results[name]) for name in wanted}
 
     def times(self, feeds: Mapping[str, Array], count: int, graph: int = 1, warm: int = 8) -> list[float]:
-        """Seconds of each of ``count`` equal runs, after some to warm up. All that is read and written stays in place.
+        """Seconds for each of ``count`` equal runs, after a warm-up. All that is read and written stays in place.
 
-        Each run ends when the device has done it. States of linear layers are not carried on. Where the session has
-        CUDA graphs, the one of that number is recorded and replayed; other feeds need another number.
+        Each run ends when the device has finished it. States of linear layers are not carried on. If the session has
+        CUDA graphs, the one with that number is recorded and replayed; other feeds need another number.
         """
         places = dict(zip(self.inputs, self.session.get_input_memory_infos(), strict=True))
         binding = self.session.io_binding()
@@ -121,7 +121,7 @@ class Session:
         self.session.run_with_iobinding(binding, unrecorded)
         outputs = dict(zip(self.outputs, binding.get_outputs(), strict=True))
         binding.clear_binding_outputs()
-        for name, value in outputs.items():  # a recorded graph writes where it wrote when it was recorded
+        for name, value in outputs.items():  # a recorded graph always writes to the same places as when it was recorded
             binding.bind_ortvalue_output(name, value)
         seconds = []
         for _ in range(warm + count):

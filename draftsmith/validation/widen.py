@@ -1,9 +1,9 @@
 """Lowering: a copy of an export in which every 16-bit float is 32 bits wide, for the CPU, which has no 16-bit kernels.
 
-Paged attention, which the CPU has no kernel for at all, is put in its place as a function of standard operators.
+Paged attention, for which the CPU has no kernel at all, is replaced by a function of standard operators.
 Values are only widened, never changed: what the copy computes is what the export's weights mean, without the rounding
-of 16-bit activations. Nothing of the export itself is touched, nothing outside the copy is written, and nothing of the
-export is run but its graphs: of the configuration only what the runtime needs for them goes along.
+of 16-bit activations. The export itself is not touched, nothing outside the copy is written, and only the export's
+graphs are run: from the configuration, only what the runtime needs for them is kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from onnxkit.json_object import load_json
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 F32 = ir.DataType.FLOAT
 
-_SECTIONS = ("decoder", *RuntimeKind)  # of the configuration, each with a graph
-BATCH = 4  # requests at once, at the most: a drafter's cache is allocated for all of them
+_SECTIONS = ("decoder", *RuntimeKind)  # sections of the configuration, each with a graph
+BATCH = 4  # requests at once, at most: a drafter's cache is allocated for all of them
 
 
 def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
@@ -36,7 +36,7 @@ def widen(export: Path, copy: Path, num_blocks: int = 256) -> None:
     Args:
         export: The export's folder.
         copy: A folder to write; it must not exist.
-        num_blocks: Packed: pages of all caches, which a GPU's memory would tell.
+        num_blocks: Packed layout: pages in all caches, which on a GPU depends on its memory.
     """
     copy.mkdir(parents=True)
     for name in (*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG):
@@ -70,7 +70,7 @@ def is_plain(name: str) -> bool:
 
 
 def by_real_path(tensor: ir.ExternalTensor, folder: Path) -> ir.ExternalTensor:
-    """A tensor of an export by the real path of its data: onnx_ir reads no links, which the Hub's cache is made of.
+    """A tensor of an export by the real path of its data: onnx_ir does not follow links, which the Hub's cache uses.
 
     Raises:
         ValueError: Its data file is named by a path.
@@ -84,7 +84,7 @@ def by_real_path(tensor: ir.ExternalTensor, folder: Path) -> ir.ExternalTensor:
 
 
 def needed_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What a run of the graphs needs of a configuration.
+    """The parts of a configuration that a run of the graphs needs.
 
     Raises:
         ValueError: A graph's file name is a path.
@@ -101,7 +101,7 @@ def needed_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def dropped_keys(config: dict[str, Any]) -> list[str]:
-    """The parts of a configuration that are not run: further models, settings of theirs."""
+    """The parts of a configuration that are not run: further models and their settings."""
     kept, sections = needed_config(config), _SECTIONS
     names = [key for key in config if key not in kept]
     names += [f"model.{key}" for key in config["model"] if key not in kept["model"]]
@@ -111,7 +111,7 @@ def dropped_keys(config: dict[str, Any]) -> list[str]:
 
 
 def _graph_sections(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The sections of the configuration that name a graph: the decoder's, and a drafter's where there is one."""
+    """The sections of the configuration that name a graph: the decoder's, and a drafter's if there is one."""
     return [config["model"][key] for key in _SECTIONS if key in config["model"]]
 
 
@@ -147,7 +147,7 @@ def widen_graph(graph: ir.Graph) -> None:
 
 
 def _widened(tensor: ir.TensorProtocol) -> ir.LazyTensor:
-    """The tensor in float32, made when it is written, so that a large model is not held."""
+    """The tensor in float32, made when it is written, so that a large model is not held in memory."""
 
     def make() -> ir.TensorProtocol:
         return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)

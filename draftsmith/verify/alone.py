@@ -9,7 +9,7 @@ from draftsmith.verify.folder import CONFIG, DRAFTERS
 
 
 def without_drafter(export: Path, copy: Path) -> Path:
-    """Make a folder that does not exist yet the export without its drafter. Its files are links to the export's."""
+    """Make a new folder that holds the export without its drafter. Its files are links to the export's."""
     copy.mkdir()
     config = json.loads((export / CONFIG).read_text(encoding="utf-8"))
     for role in DRAFTERS:

@@ -19,12 +19,12 @@ def check_chat_template(folder: Path, checkpoint: Checkpoint | None, results: Re
         results: Where the check goes.
     """
     if not has_template(folder):
-        return  # there is nothing to compare; that the checkpoint has one is seen where files are compared
+        return  # there is nothing to compare; if the checkpoint has one, the comparison of files reports it
     with results.guarded("chat template"):
         config = checkpoint.read_json(TOKENIZER_CONFIG) if checkpoint else None
         original = find_template(checkpoint, config) if checkpoint and config else None
         result = compare(folder, original.text if original else None)
         of = "the checkpoint's own template" if original else "it"
         what = f"the runtime renders {len(result.compared)} conversations as Jinja renders {of}"
-        faults = list(result.differences) or ([] if result.compared else ["it takes none of the sample conversations"])
+        faults = list(result.differences) or ([] if result.compared else ["it accepts no sample conversation"])
         results.stated("chat template", what, faults)

@@ -1,4 +1,4 @@
-"""What a check says: what was compared, how far apart it was, how far it may be, and the verdict."""
+"""What a check reports: what was compared, how far apart it was, how far it may be, and the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxkit.text import escaped
 
 
 class Verdict(Enum):
-    """How a check ended, and how a proof as a whole did. Incomplete: nothing is wrong, not everything was compared."""
+    """How a check ended, and how a proof as a whole did. Incomplete: nothing is wrong, but not all was compared."""
 
     PASSED = "passed"
     INCOMPLETE = "incomplete"
@@ -25,10 +25,10 @@ class Verdict(Enum):
 
 @dataclass
 class Worst:
-    """The largest of some differences. What is not a number is the largest of all; no difference is no proof.
+    """The largest of some differences. What is not finite counts as the largest; no comparison is no proof.
 
     Attributes:
-        value: The largest so far; None where nothing was compared.
+        value: The largest so far; None if nothing was compared.
     """
 
     value: float | None = None
@@ -45,9 +45,9 @@ class Check:
 
     Attributes:
         name: Its short name.
-        what: What was compared with what; where it failed or could not be done, why.
+        what: What was compared with what; if it failed or could not be done, why.
         verdict: How it ended.
-        error: The largest difference, where numbers were compared.
+        error: The largest difference, if numbers were compared.
         limit: The largest that passes.
     """
 
@@ -89,14 +89,14 @@ class Results:
         return check
 
     def compared(self, name: str, what: str, worst: Worst, limit: float, fault: str = "") -> Check:
-        """Note a comparison of numbers. It fails where one is not a number, and where there were none.
+        """Note a comparison of numbers. It fails if one is not finite, and if there were none.
 
         Args:
             name: The check.
             what: What was compared with what.
             worst: The largest difference.
             limit: The largest that passes.
-            fault: What to say in its place where it fails.
+            fault: What to say instead if it fails.
         """
         if worst.value is None:
             return self.add(Check(name, f"nothing was compared: {what}", Verdict.FAILED))
@@ -105,13 +105,13 @@ class Results:
         return self.add(Check(name, fault or f"beyond the limit: {what}", Verdict.FAILED, worst.value, limit))
 
     def stated(self, name: str, what: str, faults: Sequence[str], count: int | None = None) -> Check:
-        """Note a check that has no number: it passes where there are no faults.
+        """Note a check that has no number: it passes if there are no faults.
 
         Args:
             name: The check.
-            what: What holds where it passes.
-            faults: What is wrong, a line each; then these lines are said first, and ``what`` as what was expected.
-            count: How many things were compared; with none it fails.
+            what: What holds if it passes.
+            faults: What is wrong, one line each; these lines come first, then ``what`` as what was expected.
+            count: How many things were compared; if 0, it fails.
         """
         if count == 0:
             faults = ["nothing was compared", *faults]
@@ -125,10 +125,10 @@ class Results:
 
     @contextmanager
     def guarded(self, name: str) -> Iterator[None]:
-        """Within it, an error of the runtime or of what is compared is a failure of the check, not the end.
+        """Within it, an error in the runtime or in what is compared fails the check and does not end the proof.
 
         Raises:
-            MachineError: The machine is at fault, which says nothing of the export.
+            MachineError: The machine is at fault, which says nothing about the export.
         """
         try:
             with no_machine_trouble():
@@ -146,14 +146,14 @@ class Results:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the whole: the worst of all checks'. Where there was none, nothing is proved."""
+        """The verdict on the whole: the worst of all checks'. Without any checks, nothing is proved."""
         found = {check.verdict for check in self.checks}
         if not found:
             return Verdict.INCOMPLETE
         return next(v for v in (Verdict.FAILED, Verdict.INCOMPLETE, Verdict.PASSED) if v in found)
 
     def summary(self) -> str:
-        """How many checks ended how."""
+        """How many checks ended with each verdict."""
         counts = {verdict: sum(check.verdict is verdict for check in self.checks) for verdict in Verdict}
         return ", ".join(f"{count} {verdict.value.lower()}" for verdict, count in counts.items() if count)
 
@@ -168,7 +168,7 @@ _COLOURS = {Verdict.PASSED: 32, Verdict.INCOMPLETE: 33, Verdict.FAILED: 31}
 
 
 def coloured(text: str, verdict: Verdict) -> str:
-    """A text whose first word has its verdict's colour, where a terminal shows it (and NO_COLOR is not set)."""
+    """A text whose first word has its verdict's colour, if a terminal shows it (and NO_COLOR is not set)."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     word, separator, rest = text.partition(" ")

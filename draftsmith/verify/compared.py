@@ -27,7 +27,7 @@ from onnxkit.progress import Groups, progress_bar
 
 _log = logging.getLogger(__name__)
 
-# Files that the runtime reads beside the configuration and the graphs.
+# Files that the runtime reads besides the configuration and the graphs.
 _READ = {*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG}
 
 
@@ -43,7 +43,7 @@ def graph_faults(graph: Graph, folder: Path) -> Iterator[str]:
 
 @dataclass
 class WeightFaults:
-    """What a comparison of weights found: how many initializers and bytes were compared, and a line for each fault."""
+    """What a comparison of weights found: how many initializers and bytes were compared, and one line per fault."""
 
     count: int = 0
     size: int = 0
@@ -52,7 +52,7 @@ class WeightFaults:
 
 @dataclass
 class _Against:
-    """A file to write to that compares with what a tensor of an export holds, and stores nothing."""
+    """A writable file that compares what is written with what a tensor of an export holds, and stores nothing."""
 
     source: BinaryIO
     compared: int = 0
@@ -78,14 +78,14 @@ class _Against:
 
 
 def weight_faults(export: ExportFolder, package: Package, folder: Path) -> WeightFaults:
-    """Compare each initializer, as the graph reads it, with the bytes that the plan gives, a block at a time."""
+    """Compare each initializer, as the graph reads it, with the bytes from the plan, a block at a time."""
     result = WeightFaults()
     found = {graph.role: graph for graph in export.graphs}
     with progress_bar(package.own_bytes, "Comparing weights") as progress:
         for planned in package.graphs:
             graph = found.get(planned.role)
             if graph is None:
-                continue  # the configuration's difference tells
+                continue  # the comparison of the configuration reports it
             _log.info("comparing the weights of %s", graph.path.name)
             groups = Groups(_log.info, {name: t.byte_count for name, t in planned.tensors.initializers.items()})
             for name in planned.tensors.initializers:
@@ -131,7 +131,7 @@ def _opened(folder: Path, tensor: ir.TensorProtocol) -> BinaryIO:
 
 
 def _rest_faults(export: ExportFolder, data: str, size: int) -> Iterator[str]:
-    """The bytes of a data file that are no tensor's: zeros between tensors, and nothing behind the last."""
+    """The bytes of a data file that belong to no tensor: zeros between tensors, and nothing after the last."""
     path = export.path / data
     if path.stat().st_size != size:
         yield f"{data} has {path.stat().st_size} bytes, would have {size}"
@@ -142,7 +142,7 @@ def _rest_faults(export: ExportFolder, data: str, size: int) -> Iterator[str]:
         for start, stop in [*places, (size, size)]:
             file.seek(end)
             if start > end and any(file.read(start - end)):
-                yield f"{data}: bytes {end} to {start}, which are no tensor's, are not zero"
+                yield f"{data}: bytes {end} to {start}, which belong to no tensor, are not zero"
             end = max(end, stop)
 
 
@@ -150,7 +150,7 @@ def _rest_faults(export: ExportFolder, data: str, size: int) -> Iterator[str]:
 
 
 def config_faults(export: ExportFolder, planned: Path, whole: bool) -> Iterator[str]:
-    """Where the configuration differs. Without the drafter's plan, what depends on it is left out on both sides."""
+    """Where the configuration differs. Without the drafter's plan, keys that depend on it are ignored on both sides."""
     found, wanted = load_json(export.path / CONFIG, once=True), load_json(planned)
     if not whole:
         for config in (found, wanted):
@@ -162,7 +162,7 @@ def config_faults(export: ExportFolder, planned: Path, whole: bool) -> Iterator[
 
 
 def manifest_faults(export: ExportFolder, folder: Path, whole: bool) -> Iterator[str]:
-    """Where ``draftsmith.json`` differs. Where the checkpoints lay is not compared."""
+    """Where ``draftsmith.json`` differs. The paths of the checkpoints are not compared."""
     found, wanted = load_json(export.path / MANIFEST), load_json(folder / MANIFEST)
     for manifest in (found, wanted):
         manifest.pop("sources", None)
@@ -176,7 +176,7 @@ def manifest_faults(export: ExportFolder, folder: Path, whole: bool) -> Iterator
 
 
 def other_files(export: ExportFolder, folder: Path) -> list[str]:
-    """The names of the files that are neither graphs nor configuration: those that would be there, those that are."""
+    """The names of the files that are neither graphs nor configuration: the expected ones and those present."""
     planned = {p.name for p in folder.iterdir()} - {CONFIG, MANIFEST}
     planned = {name for name in planned if not name.endswith((".onnx", ".onnx.data"))}
     return sorted(planned | {name for name in _READ if (export.path / name).exists()})
@@ -198,7 +198,7 @@ def _text_differences(name: str, found: Path, wanted: Path) -> Iterator[str]:
     ours, theirs = wanted.read_bytes(), found.read_bytes()
     lines: list[str] = []
     if name.endswith(".json"):
-        with suppress(ExportError):  # no JSON: then it is another file, and that is what is said
+        with suppress(ExportError):  # not JSON: then it is reported as another file
             lines = list(json_differences(load_json(found), load_json(wanted)))
     if lines:
         yield from (f"{name}: {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""Checks of what the runtime expects: the configuration's numbers, against the graphs' and against each other."""
+"""Checks of what the runtime expects: the configuration's numbers against the graphs' and against each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from genai_config.runtime import DEFAULT_DRAFTS, ENGINE_DRAFTS
 
 
 def check_contract(export: ExportFolder, results: Results) -> None:
-    """Check the decoder's section, and the drafter's where there is one."""
+    """Check the decoder's section, and the drafter's if there is one."""
     checks = {"decoder's section": ("its numbers are those of the graph", _decoder_faults(export))}
     if export.packed:
         checks["engine's section"] = ("pages and states are those of the graphs", _engine(export))
@@ -29,7 +29,7 @@ def check_contract(export: ExportFolder, results: Results) -> None:
 
 
 def shape_of(value: ir.Value) -> list[Any]:
-    """A value's shape: numbers, and names of what varies."""
+    """A value's shape: numbers, and the names of dynamic dimensions."""
     return [dim if isinstance(dim, int) else str(dim) for dim in value.shape or ()]
 
 
@@ -45,7 +45,7 @@ def attention_nodes(graph: Graph) -> list[ir.Node]:
 
 
 def window_of(node: ir.Node) -> int | None:
-    """An attention node's window; None for none."""
+    """An attention node's window; None if it has none."""
     attribute = node.attributes.get("local_window_size")
     return attribute.as_int() if attribute is not None and attribute.as_int() > 0 else None
 
@@ -61,7 +61,7 @@ def _cache_faults(graph: Graph, where: str, page: int | None) -> Iterator[str]:
     template = section.get("inputs", {}).get("past_key_names", "past_key_values.%d.key")
     caches = [v for i in range(1024) if (v := named(graph, str(template).replace("%d", str(i)))) is not None]
     if not caches:
-        yield f"{graph.path.name} has no cache that {where}.inputs names, so nothing was compared"
+        yield f"{graph.path.name} has no cache named by {where}.inputs, so nothing was compared"
     for cache in caches[:1]:
         sizes = shape_of(cache)
         heads, width = (sizes[2], sizes[3]) if page is not None else (sizes[1], sizes[3])
@@ -74,7 +74,7 @@ def _cache_faults(graph: Graph, where: str, page: int | None) -> Iterator[str]:
 
 
 def _table_faults(graph: Graph, needed: int) -> Iterator[str]:
-    """The rotary tables that attention reads must cover every position, each layer's."""
+    """Each layer's rotary tables, which attention reads, must cover every position."""
     for node in attention_nodes(graph):
         index = 8 if node.op_type == "PagedAttention" else 7
         table = node.inputs[index] if len(node.inputs) > index else None
@@ -120,7 +120,7 @@ def _engine(export: ExportFolder) -> Iterator[str]:
 
 
 def _update_faults(graph: Graph, groups: dict[Any, Any]) -> Iterator[str]:
-    """What can be taken back must be captured: capacity in the configuration, rows in the graph."""
+    """State that can be rolled back must be captured: capacity in the configuration, rows in the graph."""
     captured = [v for v in graph.model.graph.outputs if str(v.name).startswith("state_update")]
     rows = {shape_of(value)[1] for value in captured if len(shape_of(value)) == 3}
     for kind in ("fixed_conv", "fixed_recurrent"):
@@ -191,7 +191,7 @@ def _window_faults(export: ExportFolder, graph: Graph, block: int) -> Iterator[s
 
 
 def _sharing(export: ExportFolder) -> Iterator[str]:
-    """The entries of both sections, against the references of both graphs."""
+    """The entries of both sections against the references of both graphs."""
     assert export.drafter is not None
     entries = [graph.section.get("shared_initializers") or [] for graph in export.graphs]
     if entries[0] != entries[1]:
@@ -218,7 +218,7 @@ def _location(tensor: ir.TensorProtocol) -> str | None:
 
 
 def _drafting(export: ExportFolder, graph: Graph) -> Iterator[str]:
-    """Settings under which the Engine drafts nothing or less than it could, without a word."""
+    """Settings under which the Engine silently drafts nothing, or less than it could."""
     drafts = graph.section.get("num_draft_tokens", 0)
     most = export.config.get("speculative", {}).get("max_draft_tokens")
     if most is None:
@@ -235,4 +235,4 @@ def _drafting(export: ExportFolder, graph: Graph) -> Iterator[str]:
     if search.get("do_sample"):
         yield "search.do_sample is true"
     if graph.role == RuntimeKind.DSPARK and _batching(export).get("prefix_caching"):
-        yield "prefix_caching is true, which the Engine does not take with a DSpark drafter"
+        yield "prefix_caching is true, which the Engine does not support with a DSpark drafter"

@@ -22,8 +22,8 @@ from draftsmith.verify.sources import TORCH, Target
 from draftsmith.verify.target import activation_type
 from onnxkit.errors import ExportError
 
-# How far an implementation that is right may be from the truth, as a multiple of PyTorch's own error in the same type:
-# the same results are rounded, but not at the same places. docs/verify.md has what was measured.
+# How far a correct implementation may be from the truth, as a multiple of PyTorch's own error in the same type: the
+# same results are rounded, but not in the same places. docs/verify.md has the measurements.
 MULTIPLE = 3.0
 
 # Of the settings of a CUDA session, those that change how it computes; others name streams and libraries.
@@ -35,9 +35,9 @@ class Copy:
     """A kind of copy.
 
     Attributes:
-        name: What making it is called.
-        check: Sees that there is room for it and for the reference, and that the export can be run so.
-        make: Makes it in a folder that is its own.
+        name: The name of the step that makes it.
+        check: Checks that there is room for it and for the reference, and that the export can be run this way.
+        make: Makes it in a folder of its own.
     """
 
     name: str
@@ -69,7 +69,7 @@ def _check_stored(export: ExportFolder, target: Target | None) -> None:
 
 
 def _link(export: ExportFolder, work: Path) -> Running:
-    """The export's own files, beside a configuration that has nothing but what a run needs."""
+    """The export's own files, with a configuration that has only what a run needs."""
     folder = work / "export"
     folder.mkdir()
     for path in export.path.iterdir():
@@ -90,7 +90,7 @@ def _link(export: ExportFolder, work: Path) -> Running:
 
 
 def _session_options(section: dict[str, Any]) -> dict[str, Any]:
-    """A CUDA session with the settings of a section's own that are known to be harmless."""
+    """A CUDA session with those of a section's own settings that are known to be harmless."""
     given = section.get("session_options", {}).get("provider_options", [])
     own: dict[str, Any] = next((options["cuda"] for options in given if isinstance(options.get("cuda"), dict)), {})
     kept = {key: own[key] for key in _SETTINGS if key in own}

@@ -33,7 +33,7 @@ from draftsmith.verify.running import Running
 from draftsmith.verify.sources import TORCH, DrafterSource, Target
 from draftsmith.verify.target import activation_type, own_error, random_ids, relative, tell_ranges
 
-# New context rows of two requests in each run, as many as fit; between runs a part of the drafts was accepted.
+# New context rows of two requests in each run, as many as fit; between runs some of the drafts were accepted.
 _LENGTH, _FIRST, _NEXT = 330, (300, 9), [(3, 8), (1, 5), (8, 1)]
 _SHORTEST = 16
 
@@ -44,10 +44,10 @@ class _Errors:
 
     Attributes:
         scores: Of scores.
-        gaps: How far each candidate that is another than the reference's is from it, over the largest logit.
-        wrong: How many are no candidates: no tokens, or twice in a row.
+        gaps: For each candidate other than the reference's, how far it is from it, divided by the largest logit.
+        wrong: How many are not valid candidates: not tokens, or twice in a row.
         candidates: How many there were.
-        parts: Of parts by themselves.
+        parts: Of single parts.
         own: Those of PyTorch's own run in 16 bits: of scores, logits and parts, by name.
     """
 
@@ -67,13 +67,13 @@ class _Errors:
         return running.allows(self.own[name].value if name in self.own else None)
 
     def beside(self, name: str) -> str:
-        """What a limit is measured by, for people."""
+        """The measure behind a limit, in words."""
         return f" ({own_error(self.own[name])})" if name in self.own else ""
 
 
 @dataclass(frozen=True)
 class _Probe:
-    """Values inside the graph that are put out for comparison: names of inputs and outputs of one part."""
+    """Values inside the graph that are output for comparison: names of inputs and outputs of one part."""
 
     part: str
     layer: str
@@ -94,12 +94,12 @@ class _Setting:
 
     @property
     def graph(self) -> Graph:
-        """The drafter's."""
+        """The drafter's graph."""
         assert self.export.drafter is not None
         return self.export.drafter
 
     def references(self) -> list[ReferenceDrafter]:
-        """The truth, and where the copy runs in 16 bits, PyTorch's own run in them."""
+        """The truth, and if the copy runs in 16 bits, PyTorch's own run in 16 bits."""
         own = [rounding(self.reference, TORCH[activation_type(self.graph)])] if self.running.rounds else []
         return [self.reference, *own]
 
@@ -114,7 +114,7 @@ class _Setting:
 def check_drafter(
     export: ExportFolder, running: Running, target: Target, source: DrafterSource, results: Results
 ) -> None:
-    """Candidates and scores over several runs, the convolutions and the head by themselves, the range of its values."""
+    """Candidates and scores over several runs, the convolutions and the head separately, and the range of values."""
     graph = export.drafter
     assert graph is not None
     if export.context < _SHORTEST:
@@ -124,7 +124,7 @@ def check_drafter(
     dtype, file = activation_type(graph), running.folder / graph.path.name
     setting = _Setting(export, running, reference, target, source)
     heads = {HEAD, target.source.head}
-    if running.rounds:  # the export's own graph, and then one that puts out its parts, which may be fused otherwise
+    if running.rounds:  # the export's own graph, then one that outputs its parts, which may be fused differently
         errors, _ = _run(file, [], setting)
         parts, _ = _run(*_with_probes(file, graph.model.graph, heads, running), setting, running.data)
         errors.parts, errors.own = parts.parts, parts.own | errors.own
@@ -164,7 +164,7 @@ def _tell(errors: _Errors, setting: _Setting, results: Results) -> None:
 def _run(
     path: Path, probes: list[_Probe], setting: _Setting, data: Path | None = None
 ) -> tuple[_Errors, dict[str, float]]:
-    """Four runs of two requests, each beside the reference; and in 16 bits, beside PyTorch's own run in them."""
+    """Four runs of two requests, each against the reference; in 16 bits, also against PyTorch's own run in 16 bits."""
     running, config, errors = setting.running, setting.source.config, _Errors()
     section = setting.graph.section
     window = section["sliding_window"] if section.get("sliding_window", -1) > 0 else None
@@ -193,7 +193,7 @@ def _run(
 
 
 def _steps(length: int) -> list[tuple[int, int]]:
-    """The context rows of each run, so that an anchor is left of ``length`` tokens."""
+    """The context rows of each run, so that of ``length`` tokens one is left as the anchor."""
     later = [sum(counts) for counts in zip(*_NEXT, strict=True)]
     first = [min(most, length - 1 - rest) for most, rest in zip(_FIRST, later, strict=True)]
     return [(first[0], first[1]), *_NEXT]
@@ -206,7 +206,7 @@ def _compare(
     result: tuple[Array, Array],
     errors: _Errors,
 ) -> None:
-    """Candidates against the reference's; scores of the graph's own candidates, for of equally good ones either do."""
+    """Candidates against the reference's; scores of the graph's own candidates, as equally good ones may differ."""
     reference = references[0]
     hidden = drafted_hidden(reference, states[0], anchor)
     wanted = candidates(reference, hidden).numpy()
@@ -245,7 +245,7 @@ def _compare_parts(
 
 
 def _part(reference: ReferenceDrafter, probe: _Probe, values: dict[str, Array]) -> Array:
-    """What a part of the graph should put out for the inputs that it had."""
+    """What a part of the graph should output for the inputs that it had."""
     inputs = [torch.from_numpy(values[name]).to(reference.head.dtype) for name in probe.inputs]
     if probe.part == "head":
         return (inputs[0] @ reference.head.T).float().numpy()
@@ -259,13 +259,13 @@ def chunks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
 
 
 def _with_probes(path: Path, stored: ir.Graph, heads: set[str], running: Running) -> tuple[Path, list[_Probe]]:
-    """The graph that runs with the probed values as further outputs, in a file beside it.
+    """The graph that runs with the probed values as additional outputs, in a file next to it.
 
     Args:
         path: The graph.
         stored: The export's, whose values have the same names.
         heads: What the head's table may be called: it is the drafter's own or the target's.
-        running: The copy that the graph is of.
+        running: The copy that the graph belongs to.
     """
     model = ir.load(path)
     probes = [*_head_probe(stored, heads), *_convolution_probes(stored)]
@@ -277,7 +277,7 @@ def _with_probes(path: Path, stored: ir.Graph, heads: set[str], running: Running
             values[name].type = values[name].type or ir.TensorType(types.get(name, ir.DataType.FLOAT))
             model.graph.outputs.append(values[name])
     for value in model.graph.initializers.values() if running.data else ():
-        if isinstance(value.const_value, ir.ExternalTensor):  # by its real name in the folder where it really is
+        if isinstance(value.const_value, ir.ExternalTensor):  # by its real name, in the folder that really holds it
             tensor = by_real_path(value.const_value, path.parent)
             place = (tensor.offset, tensor.length, tensor.dtype)
             name = Path(tensor.location).name
@@ -296,7 +296,7 @@ def _head_probe(graph: ir.Graph, heads: set[str]) -> Iterator[_Probe]:
 
 
 def _convolution_probes(graph: ir.Graph) -> Iterator[_Probe]:
-    """From each base kernel down to the two sums, and up again to what they read."""
+    """From each base kernel down to the two sums, and back up to what they read."""
     for name, kernel in graph.initializers.items():
         if not name.endswith(".base_kernel"):
             continue

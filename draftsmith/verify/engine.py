@@ -1,4 +1,4 @@
-"""Checks in the real runtime: greedy tokens with drafts, without them, and those of transformers."""
+"""Checks in the real runtime: greedy tokens with drafts, without them, and from transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from draftsmith.verify.target import random_ids, relative
 
 COUNT = 24
 
-# A text of each kind that the tiny pair was trained on; other models take them as well as any.
+# A text of each kind that the tiny pair was trained on; for other models they are as good as any.
 TEXTS = ("Ada found the", "def mended_", '{"name": "')
 
 
@@ -43,18 +43,18 @@ def check_runtime(export: ExportFolder, running: Running, target: Target | None,
 
 
 def _check_drafts(run: EngineRun, count: int, results: Results) -> None:
-    """That the Engine has asked for drafts. The prompt gives the first of ``count`` tokens, and the last needs none."""
+    """Check that the Engine asked for drafts. The prompt gives the first of ``count`` tokens; the last needs none."""
     proposed, accepted = run.count("draft_tokens_proposed"), run.count("draft_tokens_accepted")
     if not proposed and count < 3:
-        results.incomplete("drafts", f"none proposed: the context has room for {count} tokens behind a prompt only")
+        results.incomplete("drafts", f"none proposed: the context has room for only {count} tokens after a prompt")
     else:
         what = f"{proposed} drafts proposed, {accepted} of them accepted" if proposed else "drafts that are proposed"
-        results.stated("drafts", what, [] if proposed else ["the Engine has asked for no drafts"])
+        results.stated("drafts", what, [] if proposed else ["the Engine asked for no drafts"])
     results.figures["engine"] = {"proposed": proposed, "accepted": accepted, "histogram": run.accepted_lengths()}
 
 
 def _prompts(export: ExportFolder, folder: Path, longest: int) -> list[list[int]]:
-    """Texts, where the export has a tokenizer, and ids from anywhere in the vocabulary, beyond a page of 256."""
+    """Texts, if the export has a tokenizer, and random ids from the whole vocabulary, longer than a page of 256."""
     vocab = export.config["model"]["vocab_size"]
     texts: list[list[int]] = []
     if (folder / "tokenizer.json").is_file():
@@ -82,7 +82,7 @@ def _against_transformers(
     running: Running,
     results: Results,
 ) -> None:
-    """Each token must be transformers' likeliest after the ones before it; one pass over a text tells."""
+    """Each token must be transformers' likeliest after the ones before it; one pass over a text shows it."""
     title = f"{name} and transformers"
     if target is None:
         results.incomplete(title, "not compared: the target's checkpoint is not given (--target)")
@@ -103,7 +103,7 @@ def _against_transformers(
 
 
 def _after(target: Target, prompt: list[int], text: list[int], running: Running) -> tuple[torch.Tensor, float]:
-    """transformers' logits before each token of a text, and how far apart two may be for either to be the likeliest."""
+    """transformers' logits before each token of a text, and how close two must be for either to count."""
     ids = torch.tensor([prompt + text])
     with torch.no_grad():
         logits = target.model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
@@ -111,7 +111,7 @@ def _after(target: Target, prompt: list[int], text: list[int], running: Running)
             return logits, running.tie
         own = target.rounding(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
     limit = running.allows(relative(own.numpy(), logits.numpy()))
-    return logits, 2 * limit * max(1.0, float(logits.abs().max()))  # of two tokens, each may be off
+    return logits, 2 * limit * max(1.0, float(logits.abs().max()))  # the logits of both tokens may be off
 
 
 def _against_alone(
@@ -122,7 +122,7 @@ def _against_alone(
     running: Running,
     results: Results,
 ) -> None:
-    """Tokens with drafts are those without. In 16 bits they may part where either is as good: kernels differ."""
+    """Tokens with drafts equal those without. In 16 bits they may diverge where either is as good: kernels differ."""
     title, what = "Engine with drafts", f"{_amount(drafted)} equal to those without drafts"
     faults, parted = [], 0
     for prompt, a, b in zip(prompts, drafted, alone, strict=True):
@@ -135,9 +135,9 @@ def _against_alone(
                 parted += 1
                 continue
         faults.append(f"after {len(prompt)} + {at} tokens: {a[at : at + 3]} with drafts, {b[at : at + 3]} without")
-    what += f", or as good where they part ({parted} texts)" if parted else ""
+    what += f", or as good where they diverge ({parted} texts)" if parted else ""
     if faults and running.rounds and target is None:
-        results.incomplete(title, "not equal, which rounding may be the cause of; --target tells\n" + "\n".join(faults))
+        results.incomplete(title, "not equal, perhaps because of rounding; --target would tell\n" + "\n".join(faults))
     else:
         results.stated(title, what, faults, sum(map(len, drafted)))
 

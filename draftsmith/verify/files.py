@@ -1,4 +1,4 @@
-"""Checks of the files: every reference inside, every graph loadable, configuration and graphs agreed."""
+"""Checks of the files: every reference inside, every graph loadable, configuration and graphs in agreement."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ LISTING = "list of files"
 # Settings of a session that load code or write files.
 _LOADS_OR_WRITES = re.compile(r"custom_ops|library|profil|file_?path|file_?folder|dump", re.IGNORECASE)
 
-# What the runtime may read of a folder beside what the configuration names, and what could be loaded or run.
+# What the runtime may read from a folder besides what the configuration names, and what could be loaded or run.
 _READ = {*FILES, TOKENIZER_CONFIG, GENERATION_CONFIG, "tokenizer.model", "adapter_config.json"}
 _RUN = (".onnx", ".data", ".so", ".dll", ".dylib", ".py", ".pyd", ".onnx_adapter", ".bin", ".ort")
 
 
 def check_files(export: ExportFolder, results: Results) -> bool:
-    """Check references, values, sessions, names and the parser; gives whether every tensor can be read."""
+    """Check references, values, sessions, names and the parser; returns whether every tensor can be read."""
     _check_listing(export, results)
     faults = [fault for graph in export.graphs for fault in _reference_faults(export.path, graph)]
     count = sum(len(graph.initializers) for graph in export.graphs)
@@ -57,13 +57,13 @@ def check_files(export: ExportFolder, results: Results) -> bool:
 
 
 def _check_listing(export: ExportFolder, results: Results) -> None:
-    """The files of the folder against the list that the export holds of them."""
+    """The files of the folder against the export's own list of them."""
     if export.manifest is None:
         ours = [graph.path.name for graph in export.graphs if graph.model.producer_name == PRODUCER]
         if ours:
             lone = f"{', '.join(ours)} of this tool, without its {MANIFEST}"
             results.stated(LISTING, "an export is whole", [lone])
-        return  # of other tools' exports, nothing says which files there should be
+        return  # for other tools' exports, nothing says which files there should be
     listed = export.manifest.data.get("files")
     listed = listed if isinstance(listed, dict) else {}
     faults = [fault for name, size in listed.items() if (fault := _listed_fault(export.path, name, size))]
@@ -135,7 +135,7 @@ def _reference_faults(folder: Path, graph: Graph) -> Iterator[str]:
 
 
 def _check_session(graph: Graph, results: Results) -> None:
-    """A 16-bit graph must fail on the CPU for want of a kernel, and for nothing else: all else is a broken export."""
+    """A 16-bit graph must fail on the CPU only because a kernel is missing: anything else means a broken export."""
     low = any(value.dtype in LOW for value in (*graph.model.graph.inputs, *graph.model.graph.outputs))
     name = f"session {graph.path.name}"
     try:
@@ -148,7 +148,7 @@ def _check_session(graph: Graph, results: Results) -> None:
             raise trouble from error
         text = str(error).splitlines()[0][:300]
         expected = low and "NOT_IMPLEMENTED" in text
-        what = "onnxruntime refuses it on the CPU for want of a 16-bit kernel, and for nothing else"
+        what = "onnxruntime refuses it on the CPU only because it lacks a 16-bit kernel"
         results.stated(name, what if expected else "onnxruntime loads it", [] if expected else [text])
 
 

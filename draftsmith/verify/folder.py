@@ -1,4 +1,4 @@
-"""An export's folder, opened: its configuration and its graphs, no weight read."""
+"""An export's folder, opened: its configuration and its graphs; no weights are read."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class ExportFolder:
     Attributes:
         path: The folder.
         config: ``genai_config.json``.
-        graphs: The package of graphs: the decoder, then a drafter where there is one.
-        manifest: ``draftsmith.json``, where there is one of this tool.
+        graphs: The package of graphs: the decoder, then a drafter if there is one.
+        manifest: ``draftsmith.json``, if there is one from this tool.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class ExportFolder:
 
     @property
     def drafter(self) -> Graph | None:
-        """The drafter's graph, where there is one."""
+        """The drafter's graph, if there is one."""
         return next((graph for graph in self.graphs if graph.role in DRAFTERS), None)
 
     @property
@@ -84,17 +84,17 @@ class ExportFolder:
 
     @property
     def taps(self) -> bool:
-        """Whether the target puts out hidden states for a drafter."""
+        """Whether the target outputs hidden states for a drafter."""
         return "aux_hidden_states" in {value.name for value in self.decoder.model.graph.outputs}
 
     @property
     def asked_taps(self) -> tuple[int, ...]:
-        """The taps that the export was asked for, as this tool's own list of files tells; empty where it does not."""
+        """The taps that were requested for the export, as recorded in its own list of files; empty if not recorded."""
         return tuple(self.options.get("aux_hidden_state_layers") or ())
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that the export was made with, as its own list of files tells; empty where it does not."""
+        """The options that the export was made with, as recorded in its own list of files; empty if not recorded."""
         options = self.manifest.data.get("options") if self.manifest else None
         return options if isinstance(options, dict) else {}
 
@@ -135,7 +135,7 @@ def open_export(path: Path) -> ExportFolder:
 
 
 def _check_link(folder: Path, entry: Path) -> None:
-    """Links may lead within the folder, and into the files of a Hub's cache, whose snapshots are made of them."""
+    """Links may point within the folder, and into the blobs of the Hub's cache, whose snapshots are such links."""
     if not entry.is_symlink():
         return
     real, home = Path(os.path.realpath(entry)), Path(os.path.realpath(folder))
@@ -151,7 +151,7 @@ def _check_link(folder: Path, entry: Path) -> None:
 
 
 def read_manifest(path: Path) -> JsonObject | None:
-    """``draftsmith.json`` of an export's folder, where it is this tool's."""
+    """``draftsmith.json`` of an export's folder, if it is this tool's."""
     if not (path / MANIFEST).is_file():
         return None
     manifest = JsonObject(load_json(path / MANIFEST), MANIFEST)

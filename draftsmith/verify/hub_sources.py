@@ -1,4 +1,4 @@
-"""Checkpoints of a proof that come from the Hub: fetched for it, and told of in its report."""
+"""Checkpoints of a proof that come from the Hub: fetched for it, and listed in its report."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def checkpoint_folder(source: Path | HubName | None, role: str, export: Path, ca
     """The folder of a checkpoint that an export is compared with.
 
     Args:
-        source: A folder, or a repository. Without a revision it is the commit that the export was made from, where the
+        source: A folder, or a repository. Without a revision it is the commit that the export was made from, if the
             export records one of this repository.
         role: ``target`` or ``drafter``.
         export: The export.
-        cache_dir: Where to keep what comes from the Hub; None for the Hub's own cache.
+        cache_dir: Where to keep downloads from the Hub; None for the Hub's own cache.
 
     Raises:
-        ExportError: The repository cannot be had.
+        ExportError: The repository cannot be downloaded.
     """
     if not isinstance(source, HubName):
         return source
@@ -36,7 +36,7 @@ def checkpoint_folder(source: Path | HubName | None, role: str, export: Path, ca
 
 
 def recorded(manifest: Any) -> dict[str, dict[str, Any]]:
-    """What ``draftsmith.json`` says of where the checkpoints came from; nothing where it does not, or is damaged."""
+    """What ``draftsmith.json`` says about the checkpoints' origin; empty if it says nothing, or is damaged."""
     sources = manifest.data.get("sources") if manifest else None
     if not isinstance(sources, dict):
         return {}

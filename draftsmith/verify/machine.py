@@ -1,4 +1,4 @@
-"""Trouble of the machine, which is no verdict on an export: seen beforehand where it can be, told apart where not."""
+"""Trouble with the machine, which is not a verdict on an export: caught beforehand if possible, else told apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from onnxkit.errors import ExportError
 from onnxkit.sizes import readable
 
-# Errors of the system that say nothing of an export.
+# Errors of the system that say nothing about an export.
 _TROUBLE = {
     errno.ENOSPC: "Free some space, or set TMPDIR to a folder of a larger file system.",
     errno.EDQUOT: "Free some space, or set TMPDIR to a folder without such a quota.",
@@ -26,7 +26,7 @@ _TROUBLE = {
     errno.EIO: "Check the disk (dmesg), and copy the files elsewhere.",
 }
 
-# How onnxruntime, torch and C++ say that there is no more memory.
+# How onnxruntime, torch and C++ say that memory has run out.
 _NO_MEMORY = re.compile(r"bad_alloc|can't allocate memory|Failed to allocate memory|out of memory", re.IGNORECASE)
 
 _MEMORY, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -34,11 +34,11 @@ _SLACK = 64 << 20
 
 
 class MachineError(ExportError):
-    """The proof could not be done for want of something that is not the export's."""
+    """The proof could not be done for lack of something that is not part of the export."""
 
 
 def machine_trouble(error: Exception) -> MachineError | None:
-    """What to say of an error that is the machine's; None where it is not."""
+    """What to report for an error caused by the machine; None if it is not."""
     number = error.errno if isinstance(error, OSError) else None
     memory = isinstance(error, MemoryError) or (not isinstance(error, OSError) and _NO_MEMORY.search(str(error)))
     if number not in _TROUBLE and not memory:
@@ -55,7 +55,7 @@ def machine_trouble(error: Exception) -> MachineError | None:
 
 @contextmanager
 def no_machine_trouble() -> Iterator[None]:
-    """Within it, errors of the machine become a :class:`MachineError`; all others are as they were."""
+    """Within it, errors of the machine become a :class:`MachineError`; all others stay as they are."""
     try:
         yield
     except Exception as error:
@@ -92,7 +92,7 @@ def check_room(needed: int) -> None:
 
 
 def check_memory(needed: int) -> None:
-    """See that ``needed`` bytes of memory are to be had.
+    """Check that ``needed`` bytes of memory are available.
 
     Raises:
         MachineError: They are not.
@@ -109,13 +109,13 @@ def check_memory(needed: int) -> None:
 
 
 def available_memory() -> int | None:
-    """Bytes that a process can still get, from the system and from its control group; None where nothing tells."""
+    """Bytes that a process can still get, from the system and from its control group; None if unknown."""
     found: list[int] = []
     with suppress(OSError):
         for line in _MEMORY.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 found.append(1024 * int(line.split()[1]))
-    with suppress(OSError, ValueError):  # "max" is no number: no limit
+    with suppress(OSError, ValueError):  # "max" is not a number: no limit
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         cached = re.search(r"^inactive_file (\d+)$", (_GROUP / "memory.stat").read_text(), re.MULTILINE)
         found.append(limit - used + (int(cached[1]) if cached else 0))
@@ -123,7 +123,7 @@ def available_memory() -> int | None:
 
 
 def check_writable(path: Path) -> None:
-    """See that a file can be written, without leaving anything behind.
+    """Check that a file can be written, without leaving anything behind.
 
     Raises:
         MachineError: It cannot.

@@ -1,7 +1,7 @@
 """The export planned again from what it records and the checkpoints, and each file compared with what would be written.
 
-Exports are deterministic. The plan is written by the export's own code to a folder of its own, without the weights: the
-model files say where each tensor lies, and what the tensors hold is compared as a stream that is never stored.
+Exports are deterministic. The exporter's own code writes the plan to a folder of its own, without the weights: the
+model files say where each tensor lies, and the tensors' contents are compared as a stream that is never stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AS_WRITTEN = (LISTING, NAME, GRAPHS, WEIGHTS, CONFIGURATION, TOKENIZER, OPTIONS)
 
 @dataclass(frozen=True)
 class Written:
-    """What would be written: the plan, the folder with all of it but the weights, and whether the drafter is in it."""
+    """What would be written: the plan, the folder with everything but the weights, and whether the drafter is in it."""
 
     build: Plan
     folder: Path
@@ -49,7 +49,7 @@ class Written:
 def check_planned(
     export: ExportFolder, target: Target | None, drafter: DrafterSource | None, readable: bool, results: Results
 ) -> None:
-    """Compare every file with what this tool would write; weights where every tensor is ``readable``."""
+    """Compare every file with what this tool would write; weights if every tensor is ``readable``."""
     if why := _not_to_plan(export, target):
         results.incomplete(NAME, f"not compared (weights, graphs, configuration, tokenizer): {why}")
         return
@@ -68,7 +68,7 @@ def check_planned(
 
 def _not_to_plan(export: ExportFolder, target: Target | None) -> str | None:
     if export.manifest is None:
-        return f"the export has no {MANIFEST} of this tool"
+        return f"the export has no {MANIFEST} from this tool"
     if target is None:
         return "the target's checkpoint is not given (--target)"
     return None
@@ -104,7 +104,7 @@ def _compare(export: ExportFolder, written: Written, readable: bool, results: Re
 
 
 def _tell(export: ExportFolder, name: str, what: str, faults: list[str], count: int | None, results: Results) -> None:
-    """A difference is a fault of an export of this version. Of another's, it may be what has changed since."""
+    """In an export by this version a difference is a fault; in another version's, it may be a change since then."""
     assert export.manifest is not None
     version = export.manifest.data.get("version")
     if faults and version != __version__:

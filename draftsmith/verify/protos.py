@@ -1,4 +1,4 @@
-"""Where two files differ: protobuf messages field by field, JSON key by key. Lines for people, the first ones first."""
+"""Where two files differ: protobuf messages field by field, JSON key by key. Lines to print, in order."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-# What tells apart the elements of a list, where they have it.
+# What tells the elements of a list apart, if they have it.
 _KEYS = ("name", "key", "domain")
 
 
 def message_differences(found: Message, wanted: Message, where: str = "") -> Iterator[str]:
-    """The fields of a message that are not as they should be; elements with names are matched by them."""
+    """The fields of a message that are not as they should be; elements with names are matched by name."""
     if found == wanted:
         return
     some = False
@@ -52,7 +52,7 @@ def _list_differences(found: Sequence[Message], wanted: Sequence[Message], where
 
 
 def _by_key(elements: Sequence[Message]) -> dict[str, Message] | None:
-    """Elements by what tells them apart; None where nothing does."""
+    """Elements by what tells them apart; None if nothing does."""
     for name in _KEYS:
         if all(name in element.DESCRIPTOR.fields_by_name for element in elements):
             keys = [str(getattr(element, name)) for element in elements]
@@ -62,7 +62,7 @@ def _by_key(elements: Sequence[Message]) -> dict[str, Message] | None:
 
 
 def json_differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
-    """The keys that are not as they should be. A number is no truth value here, and 1.0 not 1."""
+    """The keys that are not as they should be. Here a number is not a truth value, and 1.0 is not 1."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         start = f"{where}." if where else ""
         for key, value in wanted.items():

@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Proof:
-    """What is proved, beside what it was made from (where that is given), and where the checks go.
+    """What is proved, with what it was made from (if given), and where the checks go.
 
-    ``readable`` tells whether every tensor lies inside its file, so that checks may read them.
+    ``readable`` says whether every tensor lies inside its file, so that checks may read them.
     """
 
     export: ExportFolder
@@ -60,18 +60,18 @@ def verify(
     run: bool = True,
     provider: str = "cpu",
 ) -> ExportFolder:
-    """Check an export; gives it, opened. Its files are not touched: what runs is a copy.
+    """Check an export and return it, opened. Its files are not touched: a copy is run.
 
     Args:
         folder: The export.
         target_folder: The checkpoint of its target; without it, comparisons with it are left out.
         drafter_folder: The checkpoint of its drafter; the same.
         results: Where the checks go.
-        run: Whether its graphs are run, too; without, only files are compared.
+        run: Whether to run its graphs as well; otherwise only files are compared.
         provider: ``cpu`` runs a copy lowered to float32, ``cuda`` the export as it is stored, on a GPU.
 
     Raises:
-        ExportError: A folder is not what it should be, so that there is nothing to check, or the machine is at fault.
+        ExportError: A folder is not what it should be, so there is nothing to check, or the machine is at fault.
     """
     results.figures["checkpoints"] = {"target": target_folder, "drafter": drafter_folder}
     with no_machine_trouble():
@@ -97,18 +97,18 @@ def prove(
     run: bool = True,
     copy: Copy = LOWERED,
 ) -> None:
-    """Check an export that is open, beside what it was made from.
+    """Check an open export against what it was made from.
 
     Args:
         export: The export.
         target: What its target was made from.
         drafter: What its drafter was made from.
         results: Where the checks go.
-        run: Whether its graphs are run, too.
-        copy: What is run of it.
+        run: Whether to run its graphs as well.
+        copy: Which kind of copy is run.
 
     Raises:
-        ExportError: The machine has no room for it, or the copy cannot be made of such an export.
+        ExportError: The machine has no room for it, or such an export cannot be copied this way.
     """
     if run:
         copy.check(export, target)
@@ -131,14 +131,14 @@ def prove(
 
 @contextmanager
 def _copied(proof: Proof, copy: Copy) -> Iterator[Running | None]:
-    """The copy that runs; None where none can be made, which is then said."""
+    """The copy that runs; None if none can be made, which is then reported."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftsmith-verify-")))
         running = None
         _log.info("making the copy that is run: %s", copy.name)
         with proof.results.guarded(copy.name):
             running = copy.make(proof.export, work)
-        if proof.export.packed:  # a packed graph's own epsilon is the reference's there, too
+        if proof.export.packed:  # the reference then uses a packed graph's own epsilon
             stack.enter_context(operator_epsilon())
         yield running
 
@@ -172,7 +172,7 @@ def _shared(proof: Proof) -> None:
 
 
 def _foreign(proof: Proof) -> None:
-    """What stands in the configuration and is not run here."""
+    """What is in the configuration and is not run here."""
     if left := dropped_keys(proof.export.config):
         proof.results.incomplete("left out", f"not compared and not run: {', '.join(left)}")
 
@@ -208,7 +208,7 @@ def _chat_template(proof: Proof) -> None:
     check_chat_template(proof.export.path, proof.target.checkpoint if proof.target else None, proof.results)
 
 
-# Checks of what lies in the folder, and of what is run. A further one is a line here.
+# Checks of the folder's files, and of what is run. To add one, add a line here.
 FILE_CHECKS: list[tuple[str, Callable[[Proof], None]]] = [
     ("contract", lambda proof: check_contract(proof.export, proof.results)),
     ("chat template", _chat_template),

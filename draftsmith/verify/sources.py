@@ -1,4 +1,4 @@
-"""The checkpoints that an export was made from: what their configurations say, against what the export has."""
+"""The checkpoints that an export was made from: what their configurations say against what the export has."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "G
 
 @dataclass(frozen=True)
 class Expected:
-    """What transformers says of one sequence: logits ``[tokens, vocab]``, and the residual stream.
+    """What transformers computes for one sequence: logits ``[tokens, vocab]``, and the residual stream.
 
     ``streams`` are those that enter each layer and the final norm, then the final norm's output.
     """
@@ -60,7 +60,7 @@ class Target:
     Attributes:
         source: The folder, opened and checked as for an export.
         precision: The export's element type, to which the reference's weights are rounded.
-        seen: What was run, and in which type.
+        seen: What has been run, and in which type.
     """
 
     source: TargetSource
@@ -78,7 +78,7 @@ class Target:
         return self.source.config
 
     def expected(self, ids: Array, rounded: bool = False) -> Expected:
-        """Run transformers on a sequence of token ids, once: in float32, or rounding as the export does."""
+        """Run transformers on a sequence of token ids, once: in float32, or rounded as the export is."""
         key = (ids.tobytes(), rounded)
         if key not in self.seen:
             model, batch = self.rounding if rounded else self.model, torch.tensor(ids[None])
@@ -91,7 +91,7 @@ class Target:
 
     @cached_property
     def model(self) -> Any:
-        """transformers' model, its weights rounded as the export's."""
+        """transformers' model, with its weights rounded like the export's."""
         return load_reference(self.checkpoint.folder, self.precision)
 
     @cached_property
@@ -100,7 +100,7 @@ class Target:
         return load_rounding(self.checkpoint.folder, self.precision)
 
     def streams_of(self, taps: Sequence[int], last_tap: str | None) -> tuple[int, ...]:
-        """Which of the streams each tap is: that which enters the layer; of the last layer, perhaps the normed one."""
+        """Which stream each tap is: the one that enters the layer; for the last layer, perhaps the normed one."""
         last = self.config.num_hidden_layers
         return tuple(last + 1 if tap == last and last_tap == NORMED else tap for tap in taps)
 
@@ -117,8 +117,8 @@ class DrafterSource:
 
     Attributes:
         checkpoint: The folder, opened.
-        config: Its configuration, with a block of the length that the export has.
-        trained_block: The length that it was trained with.
+        config: Its configuration, with the export's block length.
+        trained_block: The block length that it was trained with.
         last_tap: What it reads of the target's last layer, ``raw`` or ``normed``.
     """
 
@@ -149,7 +149,7 @@ def open_drafter(
 ) -> DrafterSource:
     """Open the drafter's checkpoint. Tables of its own that are the target's are shared, as in an export.
 
-    ``options`` are those of the export: what a user chose against the checkpoint's own word.
+    ``options`` are those of the export: what a user chose to override in the checkpoint.
 
     Raises:
         ExportError: The folder is not a checkpoint that can be read.
@@ -186,7 +186,7 @@ def check_target_source(export: ExportFolder, target: Target, results: Results) 
     faults = [f"{key} is {found}, in config.json {there}" for key, (found, there) in expected.items() if found != there]
     stops = model.get("eos_token_id", [])
     missing = set(config.eos_token_ids) - set(stops if isinstance(stops, list) else [stops])
-    faults += [f"eos_token_id has not {sorted(missing)}"] if missing else []
+    faults += [f"eos_token_id lacks {sorted(missing)}"] if missing else []
     if model.get("context_length", 0) > config.longest_context:
         faults.append(f"context_length is {model['context_length']}, beyond {config.longest_context}")
     sizes = (config.num_attention_heads, config.num_key_value_heads)
@@ -240,7 +240,7 @@ def _attention_faults(
 
 
 def _epsilon_faults(graph: Graph, epsilon: float, hidden: int) -> Iterator[str]:
-    """Every norm must have the configuration's epsilon. (Unit length, a norm of a head, has its own.)"""
+    """Every norm must have the configuration's epsilon. (Scaling a head to unit length has its own.)"""
     for node in graph.nodes(*_NORMS, "PagedAttention"):
         name = "qk_norm_epsilon" if node.op_type == "PagedAttention" else "epsilon"
         attribute = node.attributes.get(name)
@@ -255,13 +255,13 @@ def _is_model_norm(node: ir.Node, hidden: int) -> bool:
         return weight is not None and weight.shape is not None and weight.shape[0] == hidden
     epsilon = node.attributes.get("epsilon")
     gate = node.op_type == "GatedRMSNorm" and epsilon is not None and epsilon.as_float() == DOMINANT_EPSILON
-    return not gate  # a product with an activation, which is no norm
+    return not gate  # a product with an activation, which is not a norm
 
 
 def check_shared_bytes(export: ExportFolder, target: Target, drafter: DrafterSource | None, results: Results) -> None:
     """The embedding and the head as both graphs read them, against the checkpoint, byte for byte.
 
-    Tables of a drafter's own are no target's; what its graph computes with them is compared elsewhere.
+    A drafter's own tables are not the target's; what its graph computes with them is compared elsewhere.
     """
     has = {EMBEDDING: drafter.config.own_embedding, HEAD: drafter.config.own_head} if drafter else {}
     own = {name for name, there in has.items() if there}

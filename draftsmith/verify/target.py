@@ -29,7 +29,7 @@ _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895314e38, ir
 
 @dataclass(frozen=True)
 class _Text:
-    """What transformers says of a text: in float32, and in 16 bits where the copy runs in them."""
+    """What transformers computes for a text: in float32, and in 16 bits if the copy runs in 16 bits."""
 
     truth: Expected
     own: Expected | None
@@ -52,7 +52,7 @@ class _Seen:
         logits: The differences from the truth.
         own: Those of PyTorch's own run in 16 bits.
         rows: The taps.
-        margins: For each row of logits, how far the truth's second token is behind the first, in the same measure as
+        margins: For each row of logits, how far the truth's second token is behind the first, on the same scale as
             differences, and whether the run has the same first.
         largest: The largest values, by place.
     """
@@ -75,7 +75,7 @@ class _Seen:
             self.rows.append(_Rows(taps, *([s[tokens] for s in streams] for streams in (text.truth.streams, own))))
 
     def likeliest(self, limit: float) -> str:
-        """How often the run's likeliest token is the truth's, for people."""
+        """How often the run's likeliest token is the truth's, in words."""
         sure = [same for margin, same in self.margins if margin > 2 * limit]
         same = sum(same for _, same in self.margins)
         return (
@@ -94,7 +94,7 @@ def _margins(got: Array, wanted: Array) -> Iterator[tuple[float, bool]]:
 
 
 def relative(got: Array, wanted: Array) -> float:
-    """The largest difference, over the largest value where that is above 1; infinite where one is not a number."""
+    """The largest difference, divided by the largest value if that is above 1; infinite if one is not a number."""
     if got.shape != wanted.shape or not (np.isfinite(got).all() and np.isfinite(wanted).all()):
         return float("inf")
     return float(np.abs(got - wanted).max() / max(1.0, np.abs(wanted).max()))
@@ -124,21 +124,21 @@ def check_target(export: ExportFolder, running: Running, target: Target, taps: S
     if running.rounds:
         what += f" ({own_error(seen.own)}; {seen.likeliest(limit)})"
     results.compared("logits", what, seen.logits, limit)
-    if not running.rounds:  # in 16 bits, what is beyond their range is no number, and shows as such
+    if not running.rounds:  # in 16 bits, a value beyond the range is not a finite number, and shows up as such
         tell_ranges("ranges", activation_type(export.decoder), seen.largest, results)
     if taps:
         _check_taps(seen.rows, taps, running, results)
     elif export.taps:
-        results.incomplete("taps", "not compared: nothing says which layers they are")
+        results.incomplete("taps", "not compared: nothing says which layers they come from")
 
 
 def own_error(own: Worst) -> str:
-    """What the limit is measured by, for people."""
+    """The measure behind the limit, in words."""
     return "PyTorch's own run in 16 bits is " + ("nothing" if own.value is None else f"{own.value:.1e} off")
 
 
 def texts(target: Target, lengths: Sequence[int], seeds: Sequence[int], rounds: bool) -> list[_Text]:
-    """Random texts, and what transformers says of them."""
+    """Random texts, and what transformers computes for them."""
     ids = [random_ids(target.config.vocab_size, seed, length) for seed, length in zip(seeds, lengths, strict=True)]
     return [_Text(target.expected(row), target.expected(row, rounded=True) if rounds else None) for row in ids]
 
@@ -150,7 +150,7 @@ def activation_type(graph: Graph) -> ir.DataType:
 
 
 def tell_ranges(name: str, dtype: ir.DataType, largest: dict[str, float], results: Results) -> None:
-    """Note the largest value of each layer; it fails where one is beyond what the export's type holds."""
+    """Note the largest value of each layer; fails if one is beyond the range of the export's type."""
     worst, rows = Worst(), list(in_order(largest))
     for _, value in rows:
         worst.add(value)
@@ -162,14 +162,14 @@ def tell_ranges(name: str, dtype: ir.DataType, largest: dict[str, float], result
 
 
 def chunks(length: int, steps: int) -> list[int]:
-    """A length as two chunks of a prompt and single tokens, ``steps`` in all; fewer where it is short."""
+    """A length as two chunks of a prompt and single tokens, ``steps`` in all; fewer if it is short."""
     singles = max(0, min(steps, length) - 2)
     prompt = length - singles
     return [*(part for part in (prompt * 2 // 3, prompt - prompt * 2 // 3) if part), *[1] * singles]
 
 
 def _graph_file(export: ExportFolder, running: Running) -> Path:
-    """The target that runs. In float32 it tells its ranges, too; in 16 bits it is the export's, unchanged."""
+    """The target that runs. In float32 it also reports its ranges; in 16 bits it is the export's, unchanged."""
     file = running.folder / export.decoder.path.name
     if running.rounds:
         return file
@@ -211,7 +211,7 @@ def _run_dense(export: ExportFolder, running: Running, target: Target) -> _Seen:
 
 
 def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, results: Results) -> None:
-    """Each tap against the stream that it should be, and how far its neighbours are from it."""
+    """Each tap against the stream that it should equal, and how far its neighbours are from it."""
     figures: list[dict[str, Any]] = []
     normed = len(rows[0].truth) - 1 if rows else 0
     for place, tap in enumerate(taps):
@@ -219,7 +219,7 @@ def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, result
         parts = [row.got[:, place * width : (place + 1) * width] for row in rows]
 
         def over(measure: Callable[[Array, Array], float], parts: list[Array] = parts) -> list[float]:
-            """The distance to each stream, the largest of all rows."""
+            """The distance from each stream, the largest over all rows."""
             streams = range(len(rows[0].truth) if rows else 0)
             return [max(measure(got, row.truth[n]) for got, row in zip(parts, rows, strict=True)) for n in streams]
 
@@ -244,7 +244,7 @@ def _check_taps(rows: list[_Rows], taps: Sequence[int], running: Running, result
             results.add(replace(check, what=other, verdict=Verdict.FAILED))
     if rows and rows[0].got.shape[-1] != len(taps) * rows[0].truth[0].shape[-1]:
         found = rows[0].got.shape[-1] / rows[0].truth[0].shape[-1]
-        results.add(Check("taps", f"{found:g} streams are put out, {len(taps)} are read", Verdict.FAILED))
+        results.add(Check("taps", f"{found:g} streams are output, {len(taps)} are read", Verdict.FAILED))
     results.figures["taps"] = figures
 
 

@@ -12,14 +12,14 @@ from onnxkit.layers.graph import BF16, CONTRIB
 from onnxkit.layers.precision import Precision
 from onnxkit.weights.parameters import Table
 
-# So large that no mean counts beside it. 2^80 is the square of 2^40; bf16 and float32 hold both exactly.
+# So large that any mean is negligible beside it. 2^80 is the square of 2^40; bf16 and float32 hold both exactly.
 DOMINANT_EPSILON = 2.0**80
 
 
 class Gated(nn.Module):
     """A value times the activation of its gate, element by element: ``x * silu(gate)`` or ``x * sigmoid(gate)``.
 
-    In bf16, which is for GPUs alone, it is one kernel: GatedRMSNorm gives ``x * rsqrt(mean(x^2) + epsilon) * scale *
+    In bf16, which is for GPUs only, it is one kernel: GatedRMSNorm gives ``x * rsqrt(mean(x^2) + epsilon) * scale *
     activation(gate)`` in float32, and with an epsilon of 2^80 and a scale of 2^40 the mean vanishes and the factors
     cancel. float16 holds no such scale; there, and in float32, the activation and the product are nodes of their own.
 

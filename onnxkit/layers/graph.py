@@ -1,4 +1,4 @@
-"""What all graphs here have in common: the opsets they are written in, casts, and how their outputs are named."""
+"""What all graphs here have in common: the opsets that they use, casts, and how their outputs are named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxscript import OpBuilder
 F32, I32, I64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 BF16 = ir.DataType.BFLOAT16
 
-# The opsets that the graphs are written in: what onnxruntime 1.31 and 1.32 both have.
+# The opsets that the graphs use: those that onnxruntime 1.31 and 1.32 both have.
 OPSETS = {"": 22, "com.microsoft": 1}
 IR_VERSION = 10
 
@@ -32,10 +32,10 @@ class Outputs(list[ir.Value]):
 
 
 def empty_graph(name: str) -> ir.Graph:
-    """A graph to build into."""
+    """An empty graph to build in."""
     return ir.Graph([], [], nodes=[], opset_imports=dict(OPSETS), name=name)
 
 
 def cast(op: OpBuilder, x: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
-    """``x`` in another element type; no node where the types agree."""
+    """``x`` in another element type; no node if the types agree."""
     return x if source == target else op.Cast(x, to=target)

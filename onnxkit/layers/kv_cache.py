@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-# Names in a graph by layer, going in and coming out.
+# Names by layer of a graph's inputs and outputs.
 PAST = {"key": "past_key_values.%d.key", "value": "past_key_values.%d.value"}
 PRESENT = {"key": "present.%d.key", "value": "present.%d.value"}
 
@@ -15,7 +15,7 @@ PRESENT = {"key": "present.%d.key", "value": "present.%d.value"}
 class KeyValueCache:
     """An attention layer's cache.
 
-    Dense: ``[batch, kv heads, cached tokens, head]`` each. In pages: ``[pages, page size, kv heads, head]``.
+    Dense: ``[batch, kv heads, cached tokens, head]`` each. Paged: ``[pages, page size, kv heads, head]``.
     """
 
     key: ir.Value

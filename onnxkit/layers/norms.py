@@ -1,4 +1,4 @@
-"""Norms. They compute in float32, in any precision."""
+"""Norms. They compute in float32, whatever the graph's precision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ResidualNorm(nn.Module):
         self.weight = Weight("weight", [size], precision.activations, transform=transform)
 
     def forward(self, op: OpBuilder, residual: ir.Value, branch: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-        """Gives the normalized sum and the sum; without a branch the stream itself is normalized."""
+        """Return the normalized sum and the sum; without a branch, the stream itself is normalized."""
         if branch is None:
             return _rms_norm(op, residual, self.weight, self.epsilon), residual
         normed, _, _, total = op.SkipSimplifiedLayerNormalization(
@@ -61,7 +61,7 @@ class NormWeight(nn.Module):
 class L2Norm(nn.Module):
     """``x * rsqrt(sum(x^2) + epsilon)`` over the last axis, float32, as one node.
 
-    With ``d`` the axis' size it is an RMS norm of weight ``1 / sqrt(d)`` and epsilon ``epsilon / d``.
+    With ``d`` the size of the axis, it is an RMS norm with weight ``1 / sqrt(d)`` and epsilon ``epsilon / d``.
     """
 
     def __init__(self, size: int, epsilon: float) -> None:

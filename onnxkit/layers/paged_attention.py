@@ -1,6 +1,6 @@
-"""Attention over a cache in pages, and the inputs that say which row, which page and which request belong together.
+"""Attention over a paged cache, and the inputs that say which row, which page and which request belong together.
 
-All graphs of the packed layout have these inputs, under these names. The runtime makes them anew for every run.
+All graphs of the packed layout have these inputs, under these names. The runtime builds them anew for every run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ METADATA = "attention_metadata"
 
 
 def paging_types(requests: str) -> dict[str, Type]:
-    """Element types and shapes of the paging inputs, by name; ``requests`` names the size of a batch."""
+    """Element types and shapes of the paging inputs, by name; ``requests`` names the batch size."""
     return {
         CUMULATIVE: (I32, [f"{requests} + 1"]),
         PAST_LENGTHS: (I32, [requests]),
@@ -31,13 +31,13 @@ def paging_types(requests: str) -> dict[str, Type]:
 
 @dataclass(frozen=True)
 class Paging:
-    """The paging inputs of one run, whose rows lie one after another, request by request.
+    """The paging inputs of one run, whose rows are packed one after another, request by request.
 
     Attributes:
         cumulative_lengths: ``[requests + 1]`` int32, where each request's new rows begin, and their total.
         past_lengths: ``[requests]`` int32, rows cached before this run: the position of each request's first new row.
         block_table: ``[requests, pages]`` int32, the pages of each request's cache.
-        attention_metadata: ``[3]`` int32 on the CPU, bounds of the lengths.
+        attention_metadata: ``[3]`` int32 on the CPU, bounds on the lengths.
     """
 
     cumulative_lengths: ir.Value
@@ -56,10 +56,10 @@ class Heads:
     """How attention is divided into heads, and whose keys a query sees.
 
     Attributes:
-        count: Heads of the queries.
-        kv_count: Heads of keys and values, of which ``count`` is a multiple.
-        causal: Whether a row sees no later one; None leaves it to the operator, whose attention is causal.
-        window: How many of the newest positions a row sees, its own among them; None for all.
+        count: The number of query heads.
+        kv_count: The number of key and value heads; ``count`` is a multiple of it.
+        causal: Whether a row sees no later rows; None leaves it to the operator, whose attention is causal.
+        window: How many of the most recent positions a row sees, including its own; None for all.
     """
 
     count: int
@@ -82,7 +82,7 @@ def paged_attention(
     epsilon: float,
     sinks: ir.Value | None = None,
 ) -> tuple[ir.Value, KeyValueCache]:
-    """Norm and rotate queries and keys, write keys and values to their pages, and attend.
+    """Normalize and rotate queries and keys, write keys and values to their pages, and attend.
 
     Args:
         op: The builder.
@@ -90,12 +90,12 @@ def paged_attention(
         key: ``[rows, kv heads * dim]``.
         value: The same.
         cache: The layer's pages.
-        paging: The run.
-        heads: How it attends.
+        paging: The run's paging inputs.
+        heads: How attention is divided into heads, and what a query sees.
         rotary: The tables of cosines and sines, ``[positions, rotated / 2]`` each.
-        norms: The weights of the queries' and the keys' RMS norm, ``[dim]`` each.
+        norms: The weights of the RMS norms of queries and keys, ``[dim]`` each.
         epsilon: The norms' epsilon.
-        sinks: ``[heads]``, a logit of each head that takes part in its softmax and goes with no value.
+        sinks: ``[heads]``, one logit per head that takes part in its softmax but has no value.
 
     Returns:
         ``[rows, heads * dim]``, and the cache, whose pages are filled in place.

@@ -11,7 +11,7 @@ from onnxkit.layers.weight_format import Dense, WeightFormat
 
 @dataclass(frozen=True)
 class Precision:
-    """What a graph, or a part of one, computes in, and how it holds its weights.
+    """What a graph, or part of one, computes in, and how it holds its weights.
 
     Attributes:
         activations: The element type of the values between layers, of norms, of convolutions and of rotary tables.

@@ -1,6 +1,6 @@
 """Everything that multiplies by a matrix of weights, or reads rows of one. ``x`` is ``[tokens, features]``.
 
-How a matrix is held is its format's matter; these modules know the names, what is stacked, and which element types
+How a matrix is held is up to its format; these modules know the names, what is stacked, and which element types
 meet.
 """
 
@@ -22,12 +22,12 @@ _H = TypeVar("_H", bound=Matrix | nn.Module)
 
 
 def declared_by(module: nn.Module, held: _H) -> _H:
-    """Declare the initializers of a matrix, or of a module without a name, where those of ``module`` are declared.
+    """Declare the initializers of a matrix, or of a module without a name, along with those of ``module``.
 
-    Otherwise a module's initializers are declared when it is first called. They are written in that order.
+    Otherwise a module's initializers are declared when it is first called. They are written in order of declaration.
     """
     for parameter in held.parameters():
-        setattr(module, str(parameter.name), parameter)  # which is how a module learns of a parameter
+        setattr(module, str(parameter.name), parameter)  # this is how a module learns of a parameter
     return held
 
 
@@ -36,7 +36,7 @@ class Product(nn.Module):
 
     Args:
         matrix: The matrix, ``[out, in]``.
-        precision: The element type of ``x`` and of the result; and the matrix's format.
+        precision: The element type of ``x`` and of the result, and the matrix's format.
         bias: The bias, in the format's element type, if there is one.
     """
 
@@ -56,7 +56,7 @@ class Product(nn.Module):
 
 
 class Linear(Product):
-    """A projection, its weight in the checkpoint's order ``[out, in]``; without bias, unless it is asked for."""
+    """A projection, with its weight in the checkpoint's order ``[out, in]``; without a bias unless requested."""
 
     def __init__(self, in_features: int, out_features: int, precision: Precision, *, bias: bool = False) -> None:
         weights = precision.weights
@@ -65,13 +65,13 @@ class Linear(Product):
 
 
 class StackedLinear(nn.Module):
-    """Projections of one input as one node over rows written one after another; gives one value per part.
+    """Projections of one input as one node over rows written one after another; returns one value per part.
 
     It has no name of its own: its parts are children of the module that holds it, as they are in the checkpoint.
 
     Args:
         in_features: The width of the input.
-        parts: The rows of each part. Where the format does not stack, each part must be one whole tensor.
+        parts: The rows of each part. If the format does not stack, each part must be one whole tensor.
         precision: The graph's precision.
         bias: Whether each projection has a bias.
     """
@@ -124,7 +124,7 @@ class Lookup(nn.Module):
 
     Args:
         matrix: The table, ``[indices, width]``.
-        precision: The element type of the rows that come out; and the table's format.
+        precision: The element type of the returned rows, and the table's format.
     """
 
     def __init__(self, matrix: Matrix, precision: Precision, name: str | None = "") -> None:
@@ -148,7 +148,7 @@ class Embedding(Lookup):
 class LMHead(Product):
     """Logits over the vocabulary, ``[rows, hidden] -> [rows, vocab]``.
 
-    Tied, it multiplies by the embedding's table, which is then written once.
+    If tied, it multiplies by the embedding's table, which is then written only once.
     """
 
     def __init__(self, hidden_size: int, vocab_size: int, precision: Precision, tied: Embedding | None) -> None:
@@ -157,15 +157,15 @@ class LMHead(Product):
 
 
 class JointLinear(nn.Module):
-    """``W [x; e] + b`` for one ``x`` and many ``e``: ``W`` is taken apart by columns, so that ``W x`` is made once.
+    """``W [x; e] + b`` for one ``x`` and many ``e``: ``W`` is split by columns, so that ``W x`` is computed once.
 
-    That takes a dense matrix, whatever format the others have; it is multiplied with in an element type of its own.
+    That requires a dense matrix, whatever format the others have; its products use an element type of their own.
 
     Args:
         widths: The widths of ``x`` and of ``e``.
         out_features: The width of the result.
         activations: The element type of ``x``.
-        dtype: The element type of weights, of ``e`` and of the result.
+        dtype: The element type of the weights, of ``e`` and of the result.
     """
 
     def __init__(

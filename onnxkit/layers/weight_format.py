@@ -1,7 +1,7 @@
-"""How matrices of weights are held in a graph, and what multiplies by them: a format is known here and nowhere else.
+"""How weight matrices are held in a graph, and what multiplies by them: formats are known here and nowhere else.
 
-A format declares a matrix: its initializers, one or several, and the two things that a graph does with it. All that
-has weights goes through the modules of :mod:`onnxkit.layers.projection`, and those through a matrix. So another format
+A format declares a matrix: its initializers, one or more, and the two things that a graph does with it. Whatever has
+weights goes through the modules of :mod:`onnxkit.layers.projection`, and those go through a matrix. So another format
 (integer codes with scales and zero points, for MatMulNBits and GatherBlockQuantized) is one more pair of classes.
 """
 
@@ -41,21 +41,21 @@ class WeightFormat(Protocol):
     def stacked(self) -> bool:
         """Whether projections of one input are written as one matrix, rows below rows.
 
-        Off, each matrix is a stored tensor as it is. Links into a checkpoint need that, and weights that are quantized
-        already, whose scales need not be alike.
+        If not, each matrix is a stored tensor as it is. Links into a checkpoint need that, and so do weights that are
+        already quantized, whose scales may differ.
         """
 
     def matrix(self, name: str, shape: tuple[int, int], sources: Sequence[Rows] | None = None) -> Matrix:
         """A matrix made of rows of stored tensors; None means the whole tensor of the same name.
 
         Args:
-            name: The name relative to the declaring module. Where a format has several initializers, theirs begin so.
+            name: The name relative to the declaring module. If a format has several initializers, it is their prefix.
             shape: Rows and columns.
-            sources: The rows that it is made of, one below the other.
+            sources: The rows that it is made of, in order from the top.
         """
 
     def shared(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """A matrix of another graph, which has written it under this name in this format."""
+        """A matrix of another graph, which has written it under this name and in this format."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A checkpoint folder: its configuration and the headers of its weight files, opened without reading a weight."""
+"""A checkpoint folder: its configuration and the headers of its weight files, opened without reading any weights."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Checkpoint:
         folder: The folder.
         config: ``config.json``.
         tensors: Every stored tensor by name.
-        astray: Tensors that the index lists wrongly, each with what is wrong: it names them and no shard holds them, or
-            a shard holds them and it names none or another. They are an error where a graph reads them.
+        astray: Tensors that the index lists wrongly, each with what is wrong: it names them but no shard holds them, or
+            a shard holds them but it names no shard or another one. They are an error if a graph reads them.
         option: The option that named the folder, for messages.
-        headers_only: Whether the files hold headers alone, so that nothing can be said of the tensors' values.
+        headers_only: Whether the files hold only headers, so that nothing can be said about the tensors' values.
 
     Raises:
         ExportError: The folder, its configuration, its index or one of its files is missing or wrong.
@@ -58,9 +58,9 @@ class Checkpoint:
         return sources
 
     def file(self, name: str) -> Path | None:
-        """The path of a file of the folder that the export will read or copy, or None where there is none.
+        """The path of a file in the folder that the export will read or copy, or None if it is absent.
 
-        Every file is found here: links that lead out of the checkpoint are refused, and a change is noticed at the end.
+        Every file is found here: links that lead out of the checkpoint are refused, and changes are noticed at the end.
 
         Raises:
             ExportError: It is a link that leads out of the checkpoint.
@@ -69,15 +69,15 @@ class Checkpoint:
             return self.sources.find(name)
 
     def check_unchanged(self) -> None:
-        """See, when all is read, that the files are still those that were found.
+        """Check, once everything is read, that the files are still those that were found.
 
         Raises:
-            ExportError: One was replaced, changed in place or removed meanwhile.
+            ExportError: One was replaced, changed in place or removed in the meantime.
         """
         self.sources.check_unchanged()
 
     def read_json(self, name: str, *, once: bool = False) -> JsonObject | None:
-        """A further JSON file of the folder, or None where there is none; ``once`` refuses a key that stands twice."""
+        """Another JSON file of the folder, or None if it is absent; ``once`` refuses a key that occurs twice."""
         path = self.file(name)
         return JsonObject(load_json(path, once=once), name) if path else None
 
@@ -100,7 +100,7 @@ def _read_tensors(sources: Sources) -> tuple[dict[str, StoredTensor], dict[str, 
 
 
 def _read_shards(sources: Sources, index: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors that index and shards agree on, and what is wrong of the others."""
+    """The tensors that index and shards agree on, and what is wrong with the others."""
     folder = sources.folder
     weight_map = JsonObject(load_json(index, once=True), INDEX_FILE).section("weight_map").data
     named = {name for name in weight_map.values() if isinstance(name, str)}
@@ -120,7 +120,7 @@ def _read_shards(sources: Sources, index: Path) -> tuple[dict[str, StoredTensor]
 def _agreed(
     shards: dict[str, Path], headers: dict[Path, dict[str, StoredTensor]]
 ) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors that are where the index says, and what is wrong of the others."""
+    """The tensors that are where the index says, and what is wrong with the others."""
     tensors, astray = {}, {}
     for name, path in shards.items():
         if path not in headers:

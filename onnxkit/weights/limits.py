@@ -1,7 +1,7 @@
 """What a configuration may claim: no more than the weights beside it can hold.
 
-Lists as long as a count are made while a graph is built. Before that, each count is compared with the headers, so that
-a number of nine digits costs no more than a message.
+Building a graph makes lists as long as such a count. Before that, each count is compared with the headers, so that a
+nine-digit number costs no more than a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnxkit.weights.safetensors_file import StoredTensor
 # Positions: the rotary tables have a row for each.
 LONGEST_CONTEXT = 1 << 24
 
-# Far beyond any model that there is; what headers of a stranger claim is no limit by itself. By key.
+# By key, far beyond any existing model; what a stranger's headers claim is not a limit by itself.
 _CAPS = {
     "num_hidden_layers": 1024,
     "hidden_size": 1 << 16,
@@ -38,7 +38,7 @@ _CAPS = {
     "original_max_position_embeddings": LONGEST_CONTEXT,
 }
 
-# Not to be told from a drafter's own tensors: it reads the target's tables, a reduced head has fewer rows, and blocks
+# Not known from a drafter's own tensors: it reads the target's tables, a reduced head has fewer rows, and blocks
 # and positions are stored nowhere.
 _NOT_STORED = (
     "vocab_size",
@@ -50,7 +50,7 @@ _NOT_STORED = (
 
 
 def limits(tensors: Iterable[StoredTensor]) -> dict[str, Limit]:
-    """The most that each key may say beside these tensors."""
+    """The largest value that each key may have, given these tensors."""
     tensors = list(tensors)
     widest = max((size for tensor in tensors if tensor.length for size in tensor.shape), default=0)
     found = {}

@@ -1,4 +1,4 @@
-"""What a path holds that is not the checkpoint it was given as, and what to do about it."""
+"""What a path holds if it is not the checkpoint it should be, and what to do about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FROM_PICKLE = (
 
 
 def no_folder(path: Path, option: str, accepted: str = CHECKPOINT) -> ExportError:
-    """The error of a path that is no folder.
+    """The error for a path that is not a folder.
 
     Args:
         path: The path.
@@ -70,13 +70,13 @@ def check_folders(accepted: str = CHECKPOINT, **folders: object) -> None:
 
 
 def no_config(folder: Path, option: str) -> ExportError:
-    """The error of a folder without ``config.json``."""
+    """The error for a folder without ``config.json``."""
     names = _names(folder)
     if _ADAPTER in names:
         return _adapter(folder)
     if _EXPORT in names:
         return ExportError(
-            "The folder is an export, and holds no config.json.",
+            "The folder is an export and holds no config.json.",
             where=folder,
             found=listed(names),
             accepted=CHECKPOINT,
@@ -96,7 +96,7 @@ def no_config(folder: Path, option: str) -> ExportError:
 
 
 def no_weights(folder: Path, accepted: str) -> ExportError:
-    """The error of a folder with ``config.json`` but no weights that can be read."""
+    """The error for a folder with ``config.json`` but no weights that can be read."""
     names = _names(folder)
     if _ADAPTER in names:
         return _adapter(folder)
@@ -152,7 +152,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# What programs put into the names of a model's tensors that they wrap, with what saves the model itself.
+# What programs add to the tensor names of a model that they wrap, and how to save the model itself.
 _WRAPPERS = {
     "_orig_mod": ("torch.compile", "model._orig_mod.save_pretrained(FOLDER)"),
     "_fsdp_wrapped_module": ("FSDP", "a full state dict, gathered from all ranks, with save_pretrained(FOLDER)"),
@@ -163,7 +163,7 @@ _WRAPPERS = {
 
 
 def wrapped(folder: Path, names: Iterable[str]) -> ExportError | None:
-    """The error of a checkpoint whose tensors have the names of a wrapper around the model; None where none has.
+    """The error for a checkpoint whose tensors have the names of a wrapper around the model; None if none has.
 
     Args:
         folder: The checkpoint.
@@ -171,7 +171,7 @@ def wrapped(folder: Path, names: Iterable[str]) -> ExportError | None:
     """
     names = list(names)
     for part, (wrapper, save) in _WRAPPERS.items():
-        # The words "module" and "base_model" may be a model's own further inside.
+        # Further inside a name, the words "module" and "base_model" may be the model's own.
         inside = part.startswith("_")
         if marked := [name for name in names if name.startswith(f"{part}.") or (inside and f".{part}." in name)]:
             return ExportError(

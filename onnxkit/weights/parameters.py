@@ -1,4 +1,4 @@
-"""Parameters that carry where their bytes come from. The tensor plan falls out of walking them."""
+"""Parameters that record where their bytes come from. Walking them gives the tensor plan."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Transform:
     """What is done to stored rows on the way to disk.
 
     Attributes:
-        name: What it does, for people.
-        rows: Takes whole rows in float32, ``[rows, width]``, and gives one array or several, each with as many rows.
-            None leaves the bytes as they are. Rows come in blocks: a row's result depends on no other row.
+        name: What it does, for human readers.
+        rows: Takes whole rows in float32, ``[rows, width]``, and returns one or more arrays, each with as many rows.
+            None leaves the bytes as they are. Rows come in blocks: a row's result must not depend on any other row.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Transform:
 
 AS_IS = Transform("as it is")
 PLUS_ONE = Transform("1 + w", lambda w: [w + np.float32(1)])
-# In float64: rounded to float32 once, it has the same bytes on every machine, which float32 exponentials do not.
+# In float64: rounded to float32 once, the bytes are the same on every machine; with float32 exponentials they are not.
 NEG_EXP = Transform("-exp(w)", lambda w: [(-np.exp(w.astype(np.float64))).astype(np.float32)])
 
 
@@ -67,7 +67,7 @@ class Rows:
 class Source:
     """Where bytes come from: rows of stored tensors, one after another, and what is done to them.
 
-    Several initializers may have one source, each of them another output of its transform (codes, scales).
+    Several initializers may have the same source, each a different output of its transform (codes, scales).
 
     Attributes:
         rows: The rows, in the order in which they are written.
@@ -83,7 +83,7 @@ class Source:
 
     @property
     def elements(self) -> int:
-        """How many elements it gives."""
+        """How many elements it yields."""
         nothing = np.zeros((0, math.prod(self.inner)), np.float32)
         width = self.transform.outputs(nothing)[self.output].shape[1]
         return sum(rows.count for rows in self.rows) * width
@@ -93,11 +93,11 @@ class Weight(nn.Parameter):
     """An initializer made of stored tensors.
 
     Args:
-        name: The name relative to the declaring module; also that of the stored tensor unless ``source`` says more.
-        shape: The shape in the graph: any that has as many elements as its source gives.
-        dtype: The element type in the graph, to which what the source gives is rounded.
+        name: The name relative to the declaring module; also that of the stored tensor, unless ``source`` is given.
+        shape: The shape in the graph: any with the same number of elements as its source.
+        dtype: The element type in the graph, to which the source's values are rounded.
         source: Where its bytes come from; None means the whole tensor of the same name and shape.
-        transform: What is done to that one tensor.
+        transform: What is done to that tensor.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Table(nn.Parameter):
         name: The name relative to the declaring module.
         shape: ``[rows, width]``, or ``[width]``.
         dtype: The element type in the graph.
-        rows: Gives rows ``[start, stop)`` in float32, ``[stop - start, width]``.
+        rows: Returns rows ``[start, stop)`` in float32, ``[stop - start, width]``.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class Table(nn.Parameter):
 
 
 class Shared(nn.Parameter):
-    """An initializer whose bytes stand in another graph's data file, where they are written.
+    """An initializer whose bytes are in another graph's data file, which is where they are written.
 
     Args:
-        name: Its name in both graphs, whole: the module that declares it must be the root.
+        name: Its full name in both graphs: the module that declares it must be the root.
         shape: Its shape.
         dtype: Its element type.
     """

@@ -1,4 +1,4 @@
-"""Planning: what each initializer of a graph is made of, found and checked without reading a weight."""
+"""Planning: what each initializer of a graph is made of, found and checked without reading any weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ I64 = ir.DataType.INT64
 
 @dataclass
 class _Problems:
-    """What does not fit, collected so that one message names all of it."""
+    """Everything that does not fit, collected so that one message names it all."""
 
     missing: list[str] = field(default_factory=list)
     astray: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class _Problems:
     unread: list[str] = field(default_factory=list)
 
     def raise_if_any(self, folder: Path) -> None:
-        """Raise the one error that names all of it."""
+        """Raise a single error that names all of it, if there is any."""
         groups = {
             "missing": self.missing,
             "listed wrongly in the index": self.astray,
@@ -60,7 +60,7 @@ def plan_tensors(
     """Plan what every initializer of a built graph is made of.
 
     Args:
-        graph: The graph, its initializers parameters that say where they come from, or constants.
+        graph: The graph. Its initializers are parameters that say where they come from, or constants.
         checkpoint: Where the weights are.
         stored_name: The checkpoint's name for a name in the graph.
         left_out: The stored tensors that the graph has no use for, each with the reason.
@@ -106,7 +106,7 @@ def _planned(value: ir.Value, shape: tuple[int, ...], disposition: Disposition, 
 def _find_all(
     checkpoint: Checkpoint, names: list[str], parameter: Weight, problems: _Problems
 ) -> tuple[StoredTensor, ...] | None:
-    """The stored tensors of a parameter; None where one of them does not fit."""
+    """The stored tensors of a parameter; None if one of them does not fit."""
     pairs = zip(names, parameter.source.rows, strict=True)
     found = [_find(checkpoint, name, rows, parameter, problems) for name, rows in pairs]
     stored = tuple(tensor for tensor in found if tensor is not None)
@@ -137,7 +137,7 @@ def _weight(parameter: Weight, stored: tuple[StoredTensor, ...], allow_nonfinite
     unchanged = [as_stored and ir.DataType.from_numpy(DTYPES[tensor.dtype]) == dtype for tensor, _ in pieces]
     tensor: ir.TensorProtocol
     if allow_nonfinite and len(pieces) == 1 and unchanged[0]:
-        tensor = byte_range(*pieces[0], name, parameter.dims)  # which onnx_ir copies in the kernel where it can
+        tensor = byte_range(*pieces[0], name, parameter.dims)  # onnx_ir copies this in the kernel if it can
     else:
         math = None if as_stored else _output(source)
         writers: list[Writer] = [

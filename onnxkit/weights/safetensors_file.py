@@ -16,11 +16,11 @@ from onnxkit.foreign_file import BEGINNING, foreign
 from onnxkit.json_object import parse_json
 from onnxkit.text import clipped, escaped
 
-# What a header may be: a mixture of a thousand experts has 5 MB of header and 50 000 tensors in it.
+# Limits on a header: a mixture of a thousand experts has a header of 5 MB with 50 000 tensors.
 MOST_HEADER_BYTES, MOST_TENSORS, LONGEST_NAME, MOST_DIMENSIONS = 25_000_000, 200_000, 500, 8
 
 # safetensors' names for element types; any other type is shown by its own name and refused when it is read.
-# Whole numbers are taken as they are, and only where the graph wants whole numbers.
+# Whole numbers are taken as they are, and only where the graph expects whole numbers.
 DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
     "F64": np.dtype("<f8"),
@@ -34,7 +34,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 class StoredTensor:
     """One tensor of a checkpoint: its name, element type (safetensors' name), shape, and place in a file (bytes).
 
-    ``here`` tells whether its bytes are: of a checkpoint on the Hub, the headers are read first.
+    ``here`` tells whether its bytes are present: for a checkpoint on the Hub, the headers are read first.
     """
 
     name: str
@@ -50,7 +50,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     """The tensors of one file, by name.
 
     The safetensors library checks the header: offsets in order and without gaps, lengths that agree with shapes and
-    types, a file that ends where the last tensor does. It does not tell the offsets, so they are read once more here.
+    types, a file that ends where the last tensor does. It does not report the offsets, so they are read again here.
 
     Raises:
         ExportError: The file cannot be read, is cut short, or its header is wrong.
@@ -72,7 +72,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             accepted="a complete file whose header agrees with its size",
             fix="Copy or download the file again.",
         ) from error
-    except (ValueError, RecursionError) as error:  # a name that stands twice, for one; the library takes the last
+    except (ValueError, RecursionError) as error:  # for instance, a name that occurs twice; the library takes the last
         raise ExportError(
             "A safetensors header is invalid.",
             where=path,
@@ -99,11 +99,11 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def _header_text(first: bytes, file: BinaryIO, path: Path) -> tuple[int, bytes]:
-    """The header's size and its bytes, after a look at how much they would become in memory."""
+    """The header's size and its bytes, after checking how much memory they would take."""
     size = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
     text = file.read(min(size, MOST_HEADER_BYTES))
     if len(text) < size <= MOST_HEADER_BYTES:
-        return size, text  # cut short, which the library says better
+        return size, text  # cut short, which the library reports better
     if size > MOST_HEADER_BYTES and len(text) == MOST_HEADER_BYTES:
         raise _too_large(path, f"a header of {size} bytes", f"a header of up to {MOST_HEADER_BYTES} bytes")
     if (count := text.count(b'"data_offsets"')) > MOST_TENSORS:
@@ -131,11 +131,14 @@ def _too_large(path: Path, found: str, accepted: str) -> ExportError:
     )
 
 
-_COMPARED = 64 << 20  # bytes of two tensors that are compared at a time
+_COMPARED = 64 << 20  # bytes of each of two tensors that are compared at a time
 
 
 def same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
-    """Whether two tensors are the same in type, shape and every byte. This reads them; what is not here may be."""
+    """Whether two tensors are the same in type, shape and every byte.
+
+    This reads them; the bytes of tensors that are not here are taken to be the same.
+    """
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
     if not (a.here and b.here):
@@ -151,7 +154,7 @@ def same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
 
 
 def read_integers(tensor: StoredTensor) -> np.ndarray[Any, Any]:
-    """The values of a tensor of whole numbers or truth values, ``[elements]``."""
+    """The values of a tensor of whole numbers or booleans, ``[elements]``."""
     dtype = {"I64": "<i8", "I32": "<i4", "BOOL": "?", "U8": "u1"}[tensor.dtype]
     with tensor.path.open("rb") as file:
         file.seek(tensor.offset)

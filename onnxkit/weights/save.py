@@ -18,15 +18,15 @@ from onnxkit.weights.tensor_plan import INLINE_BYTES, TensorPlan
 
 _log = logging.getLogger(__name__)
 
-# What a model file says of who made it.
+# What a model file names as its producer.
 PRODUCER = "draftsmith"
 
-# Threads that write. Casting and copying release the interpreter lock; more than a few gain nothing from one disk.
+# Threads that write. Casting and copying release the interpreter lock; more than a few gain nothing on a single disk.
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
 def stored_tensors(path: Path, names: Iterable[str]) -> dict[str, ir.ExternalTensor]:
-    """Where the data file of a saved model holds some of its initializers, by name. No weight is read."""
+    """Where the data file of a saved model holds some of its initializers, by name. No weights are read."""
     initializers = ir.load(path).graph.initializers
     found = {}
     for name in names:
@@ -49,20 +49,20 @@ def save(
         model: The model.
         path: The model file.
         plan: What its initializers are made of.
-        progress: Called with numbers of bytes as they are written.
-        shared: Where the bytes of the initializers lie that the plan shares with another graph of the folder.
+        progress: Called with the number of bytes just written.
+        shared: Where the bytes are of the initializers that the plan shares with another graph in the folder.
     """
     strip(model.graph)
     check_graph(model.graph, plan)
     model.producer_name = PRODUCER
     written = 0
-    level = logging.INFO if progress else logging.DEBUG  # a look at what would be written is no step
+    level = logging.INFO if progress else logging.DEBUG  # a preview of what would be written is not a step
     _log.log(level, "%s and its data: %d nodes", path.name, len(model.graph))
     own = [tensor for tensor in plan.initializers.values() if tensor.tensor is not None]
     groups = Groups(partial(_log.log, level), {tensor.name: tensor.byte_count for tensor in own})
 
     def report(tensor: ir.TensorProtocol, _: ir.external_data.CallbackInfo) -> None:
-        # onnx_ir calls before it writes a tensor: what is reported is the one before.
+        # onnx_ir calls this before it writes a tensor, so what is reported is the one before.
         nonlocal written
         if progress:
             progress(written)
@@ -75,7 +75,7 @@ def save(
     except OSError as error:
         if error.errno is not None:
             raise
-        raise ExportError(  # a short read, which the system itself does not call an error
+        raise ExportError(  # a short read, which the system itself does not treat as an error
             "A file of the checkpoint changed while it was being read.",
             where="a file that was complete when the export began",
             found=error,
@@ -87,17 +87,17 @@ def save(
 
 
 def strip(graph: ir.Graph) -> None:
-    """Remove what the graph builder notes of modules and classes, so that a refactoring does not change the file."""
+    """Remove what the graph builder records about modules and classes, so that refactoring does not change the file."""
     for node in graph:
         node.metadata_props.clear()
 
 
 def check_graph(graph: ir.Graph, plan: TensorPlan) -> None:
-    """See that the graph is whole, before anything is written. What is wrong here is a bug of this program.
+    """Check that the graph is complete before anything is written. Any error here is a bug in this program.
 
     Raises:
-        RuntimeError: A node reads a value that nothing makes before it, two values have one name, the initializers
-            are not those of the plan, one has no reader, or an output is made by nothing.
+        RuntimeError: A node reads a value that nothing before it produces, two values share a name, the initializers
+            are not those of the plan, one of them has no reader, or nothing produces an output.
     """
     known: set[str] = set()
     read: set[str] = set()
@@ -139,13 +139,13 @@ def _external(
     shared: Mapping[str, ir.ExternalTensor],
     report: Callable[..., None],
 ) -> Iterator[None]:
-    """Write the weights; within it, initializers say where they are. (``ir.save`` alone would write what is shared.)"""
+    """Write the weights; within it, initializers say where they are. (``ir.save`` alone would write shared ones.)"""
     tensors = {name: t.tensor for name, t in plan.initializers.items() if t.tensor is not None}
     large = [name for name, tensor in tensors.items() if tensor.nbytes > INLINE_BYTES]
     written: dict[str, ir.TensorProtocol] = dict(shared)
     for name, tensor in tensors.items():
         if tensor.nbytes <= INLINE_BYTES:
-            # Made here rather than by ir.save, which wraps what a bad weight raises in an error of its own.
+            # Made here rather than by ir.save, which wraps the error that a bad weight raises in its own.
             written[name] = _in_memory(tensor)
     external = ir.external_data.convert_tensors_to_external(
         [tensors[name] for name in large],
@@ -167,7 +167,7 @@ def _external(
 
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """A small tensor, read. onnx_ir would map the file of one that lies in a file, and die where it is cut short."""
+    """A small tensor, read into memory. onnx_ir would map the file that holds it, and crash if that is cut short."""
     if isinstance(tensor, StreamedTensor):
         return tensor.held()
     if not isinstance(tensor, ir.ExternalTensor):

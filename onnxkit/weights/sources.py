@@ -1,4 +1,4 @@
-"""The files that a checkpoint is read from: inside it, and the same at the end as at the start."""
+"""The files that a checkpoint is read from: all inside it, and the same at the end as at the start."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from onnxkit.errors import ExportError, listed
 
-# What huggingface_hub puts into the folder of blobs that all repositories of its cache share.
+# What huggingface_hub puts into the folder of blobs that all repositories in its cache share.
 _SHARED_MARK = ".huggingface-shared-blobs"
 
 
 class Sources:
     """The files of a folder, found one by one.
 
-    A checkpoint is a stranger's, and its files are copied to where others read them: a link in it must not lead to a
-    file of the user's. The cache of the Hub is made of links; its stores of blobs are the one place they may lead to.
+    A checkpoint is a stranger's, and its files are copied to where others read them: a link in it must not lead to one
+    of the user's files. The Hub's cache is made of links; its blob stores are the only place they may lead to.
 
     Args:
         folder: The folder. It may itself be a link.
@@ -31,11 +31,11 @@ class Sources:
         self._found: dict[Path, _Identity] = {}
 
     def find(self, name: str) -> Path | None:
-        """The path of a file, by its name relative to the folder; None where there is no file.
+        """The path of a file, by its name relative to the folder; None if there is no such file.
 
         Raises:
             ExportError: It leads out of the checkpoint.
-            OSError: The system does not tell, for instance because the name is too long.
+            OSError: The system cannot tell, for instance because the name is too long.
         """
         path = self.folder / name
         if not path.is_file():
@@ -54,17 +54,17 @@ class Sources:
         return path
 
     def must(self, name: str) -> Path:
-        """The path of a file that has been found to be there.
+        """The path of a file that was found earlier.
 
         Raises:
-            FileNotFoundError: It has gone meanwhile.
+            FileNotFoundError: It has since gone.
         """
         if (path := self.find(name)) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder / name))
         return path
 
     def check_unchanged(self) -> None:
-        """See that every file that was found is what it was then.
+        """Check that every file that was found is still what it was then.
 
         Raises:
             ExportError: One was replaced, changed in place or removed.
@@ -93,11 +93,11 @@ class _Identity:
     """Which file it is and when it was last written to.
 
     Attributes:
-        file: Its device and inode.
-        size: Its bytes.
-        written: When its content was last changed, as its owner may set it; nanoseconds.
+        file: The file's device and inode.
+        size: Its size in bytes.
+        written: When its content was last changed, which its owner can set; nanoseconds.
         touched: When content, owner, permissions or links were last changed, which nobody can set; nanoseconds.
-        links: How many names it has.
+        links: How many names (hard links) it has.
     """
 
     file: tuple[int, int]
@@ -108,30 +108,30 @@ class _Identity:
 
     @classmethod
     def of(cls, path: Path) -> _Identity:
-        """That of the file which a path leads to."""
+        """The identity of the file that a path leads to."""
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return cls((found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
 
     def difference(self, after: _Identity) -> str | None:
-        """What has changed, in words; None for nothing."""
+        """What has changed, in words; None if nothing has."""
         if self.file != after.file:
             return "another file has taken its place"
         if self.size != after.size:
             return f"{after.size} bytes, {self.size} before"
         if self.written != after.written:
             return "written to"
-        # A file with further names gets another of these times when one of them comes or goes, elsewhere.
+        # If a file has other names, this time also changes when one of them is added or removed elsewhere.
         if self.touched != after.touched and self.links == after.links == 1:
             return "written to, and its time set back"
         return None
 
 
 def _blob_stores(real: Path) -> list[Path]:
-    """Where links of a snapshot in the Hub's cache lead: the repository's blobs, and those that repositories share.
+    """Where links of a snapshot in the Hub's cache lead: the repository's blobs, and those shared by repositories.
 
-    Neither may be a link itself: an archive can be laid out as a cache whose blobs are somebody's home folder.
+    Neither may itself be a link: an archive can be laid out as a cache whose blobs are somebody's home folder.
     """
     for parent in (real, *real.parents):
         repository = parent.parent.parent

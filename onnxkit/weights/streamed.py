@@ -15,13 +15,14 @@ import onnx_ir as ir
 from onnxkit.errors import ExportError
 from onnxkit.weights.safetensors_file import DTYPES, StoredTensor
 
-# Elements in memory at a time. A block is held as read, as float32 and as written: 10 bytes an element at the most.
+# Elements in memory at a time. A block is held as read, as float32 and as written: at most 10 bytes per element.
 BLOCK_ELEMENTS = 4 << 20
 
 # The largest values of the floats that weights are rounded to.
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895314e38, ir.DataType.FLOAT: 3.4028235e38}
 
-# Of each float its bits as a whole number, without the sign: from the second on, what is stored is infinite or NaN.
+# For each float type: its bits as a whole number, a mask without the sign, and the value from which on the bits,
+# masked, mean infinity or NaN.
 _BITS = {
     "BF16": (np.uint16, 0x7FFF, 0x7F80),
     "F16": (np.uint16, 0x7FFF, 0x7C00),
@@ -41,13 +42,13 @@ class Seen:
 
 Array = np.ndarray[Any, Any]
 Writer = Callable[[BinaryIO], Seen | None]
-RowMath = Callable[[Array], Array]  # of whole rows in float32, [rows, width], to as many rows
+RowMath = Callable[[Array], Array]  # from whole rows in float32, [rows, width], to as many rows
 
 
 class StreamedTensor(ir.LazyTensor):
-    """A tensor whose bytes come from writers, called one after another when its turn to be written has come.
+    """A tensor whose bytes come from writers, called one after another when its turn to be written comes.
 
-    A plain ``ir.LazyTensor`` holds the whole tensor while it is written; of a large embedding that is gigabytes.
+    A plain ``ir.LazyTensor`` holds the whole tensor while it is written; for a large embedding that is gigabytes.
 
     Args:
         name: The initializer's name.
@@ -64,7 +65,7 @@ class StreamedTensor(ir.LazyTensor):
         """Write the tensor's bytes, a block at a time.
 
         Raises:
-            ExportError: A value is not finite, too large for the written type, or all of a tensor's are too small.
+            ExportError: A value is not finite or too large for the written type, or all of a tensor's are too small.
         """
         seen: dict[str, list[Seen]] = {}
         for write in self._writers:
@@ -75,7 +76,7 @@ class StreamedTensor(ir.LazyTensor):
                 raise _vanished(parts[0].stored, self.dtype)
 
     def held(self) -> ir.TensorProtocol:
-        """The same tensor in memory: for small ones, which go into the model file itself."""
+        """The same tensor in memory: for small tensors, which go into the model file itself."""
         return self._whole()
 
     def _whole(self) -> ir.TensorProtocol:
@@ -105,7 +106,7 @@ def byte_range(
 
 
 def copied(stored: StoredTensor, rows: tuple[int, int], allow_nonfinite: bool) -> Writer:
-    """A writer of rows ``[start, stop)`` as they are. It looks at them on the way, unless they may be infinite."""
+    """A writer of rows ``[start, stop)`` as they are. It checks them on the way, unless they may be non-finite."""
     piece = byte_range(stored, rows, stored.name)
 
     def write(file: BinaryIO) -> None:
@@ -119,7 +120,7 @@ def copied(stored: StoredTensor, rows: tuple[int, int], allow_nonfinite: bool) -
 def converted(
     stored: StoredTensor, rows: tuple[int, int], math: RowMath | None, dtype: ir.DataType, allow_nonfinite: bool
 ) -> Writer:
-    """A writer of rows ``[start, stop)``: read, brought to float32, ``math`` applied, rounded to ``dtype``."""
+    """A writer of rows ``[start, stop)``: read, converted to float32, ``math`` applied, rounded to ``dtype``."""
     piece = byte_range(stored, rows, stored.name)
 
     def write(file: BinaryIO) -> Seen | None:
@@ -162,8 +163,8 @@ def read_exactly(file: BinaryIO, count: int, path: Path) -> Array:
     """The next bytes of a file, ``[count]`` uint8.
 
     Raises:
-        OSError: It has fewer, which the system itself does not call an error (there is no ``errno`` then); or the
-            system reports one, which then names the file.
+        OSError: It has fewer, which the system itself does not treat as an error (there is then no ``errno``); or the
+            system reports an error, which then names the file.
     """
     data = np.empty(count, np.uint8)
     try:
@@ -176,7 +177,7 @@ def read_exactly(file: BinaryIO, count: int, path: Path) -> Array:
 
 
 def computed(row: Callable[[int, int], Array], count: int, width: int, dtype: ir.DataType) -> Writer:
-    """A writer of a table of ``count`` rows of ``width``: ``row(start, stop)`` gives rows in float32."""
+    """A writer of a table of ``count`` rows of ``width``: ``row(start, stop)`` returns rows in float32."""
     step = max(BLOCK_ELEMENTS // width, 1)
 
     def write(file: BinaryIO) -> None:
@@ -188,7 +189,7 @@ def computed(row: Callable[[int, int], Array], count: int, width: int, dtype: ir
 
 
 def _check_finite(block: Array, stored: StoredTensor, start: int) -> None:
-    """See that all values are finite, by their bits, which is quicker than by their values."""
+    """Check by their bits that all values are finite, which is faster than by their values."""
     kind, mask, limit = _BITS[stored.dtype]
     block = block.reshape(-1)
     bits = block.view(kind) & kind(mask)
@@ -206,7 +207,7 @@ def _check_finite(block: Array, stored: StoredTensor, start: int) -> None:
 
 
 def _check_range(raw: Array, rounded: Array, dtype: ir.DataType, stored: StoredTensor) -> None:
-    """See that what is finite stays finite. Values that the type cannot hold are an error, not an infinity."""
+    """Check that finite values stay finite. Values that the type cannot hold are an error, not an infinity."""
     if np.isfinite(rounded).all():
         return
     lost = np.isfinite(raw) & ~np.isfinite(rounded)
@@ -225,6 +226,6 @@ def _vanished(stored: StoredTensor, dtype: ir.DataType) -> ExportError:
         f"A weight is too small for {dtype.name.lower()}: all its values would become 0.",
         where=f"{stored.path}: {stored.name}",
         found="values that are not 0, all of them below the smallest that the type holds",
-        accepted="a tensor of which something is left",
+        accepted="a tensor with at least one value that does not become 0",
         fix="Export with -p bf16 or -p fp32." if dtype == ir.DataType.FLOAT16 else "Check how it was trained.",
     )

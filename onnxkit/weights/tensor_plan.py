@@ -1,6 +1,6 @@
 """The tensor plan: for each initializer, where its bytes come from; for each stored tensor, what takes it.
 
-A plan is a value. Making it reads no weight and changes neither graph nor checkpoint; an export writes by it, and
+A plan is a value. Making it reads no weights and changes neither graph nor checkpoint; an export follows it, and
 ``inspect`` and ``verify`` read it.
 """
 
@@ -19,7 +19,7 @@ from onnxkit.weights.checkpoint import INDEX_FILE
 from onnxkit.weights.parameters import AS_IS
 from onnxkit.weights.safetensors_file import StoredTensor
 
-# Tensors of up to so many bytes go into the model file: shape inference reads small constants there.
+# Tensors of up to this many bytes go into the model file: shape inference reads small constants there.
 INLINE_BYTES = 256
 
 
@@ -41,9 +41,9 @@ class PlannedTensor:
         shape: Its shape.
         dtype: Its element type.
         disposition: What becomes of it.
-        sources: The stored tensors that it is made of, in the order of its rows; none where it is computed or shared.
-        transform: What is done to them, for people.
-        tensor: Gives its bytes when they are written; None where another graph's data file holds them.
+        sources: The stored tensors that it is made of, in the order of its rows; none if it is computed or shared.
+        transform: What is done to them, for human readers.
+        tensor: Provides its bytes when they are written; None if another graph's data file holds them.
     """
 
     name: str
@@ -56,7 +56,7 @@ class PlannedTensor:
 
     @property
     def fate(self) -> str:
-        """What becomes of it, with what is done to it, for people."""
+        """What becomes of it, with what is done to it, for human readers."""
         if self.disposition is not Disposition.CONVERTED:
             return self.disposition.value
         done = f"to {self.dtype.numpy().name}" if self.transform == AS_IS.name else self.transform
@@ -64,7 +64,7 @@ class PlannedTensor:
 
     @property
     def byte_count(self) -> int:
-        """Its bytes, wherever they stand."""
+        """Its size in bytes, wherever they are."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
 
@@ -75,7 +75,7 @@ class TensorPlan:
     Attributes:
         initializers: The graph's initializers by name, in the graph's order.
         left_out: The stored tensors that no initializer takes, each with the reason.
-        astray: Of those that the index is wrong about and that nothing takes, what is wrong.
+        astray: The stored tensors that the index is wrong about and that nothing takes, each with what is wrong.
     """
 
     initializers: Mapping[str, PlannedTensor]
@@ -84,7 +84,7 @@ class TensorPlan:
 
     @property
     def takers(self) -> dict[str, str]:
-        """By the name of each stored tensor that is taken, the initializer that takes it."""
+        """The initializer that takes each stored tensor, by the stored tensor's name."""
         return {stored.name: tensor.name for tensor in self.initializers.values() for stored in tensor.sources}
 
     @property
@@ -93,7 +93,7 @@ class TensorPlan:
         return [t.name for t in self.initializers.values() if t.disposition is Disposition.SHARED]
 
     def byte_count(self, *dispositions: Disposition) -> int:
-        """The bytes of the initializers of which this becomes."""
+        """The total bytes of the initializers with these dispositions."""
         return sum(t.byte_count for t in self.initializers.values() if t.disposition in dispositions)
 
     @property
@@ -103,7 +103,7 @@ class TensorPlan:
         return sum(t.byte_count for t in own if t.byte_count > INLINE_BYTES)
 
     def index_notes(self) -> list[str]:
-        """A note where the index is wrong about tensors that nothing takes."""
+        """A note if the index is wrong about tensors that nothing takes."""
         if not self.astray:
             return []
         name, wrong = next(iter(self.astray.items()))
@@ -121,7 +121,7 @@ class TensorPlan:
         return ", ".join(parts)
 
     def hollow(self) -> TensorPlan:
-        """The same plan without the bytes: data files become holes, which take no room on the disk."""
+        """The same plan without the bytes: data files become holes, which take no space on disk."""
         return replace(self, initializers={name: _hollow(tensor) for name, tensor in self.initializers.items()})
 
 

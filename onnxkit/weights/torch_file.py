@@ -1,6 +1,6 @@
-"""A tensor in a file of ``torch.save``, read without torch, and without running what a pickle may hold.
+"""A tensor in a file from ``torch.save``, read without torch and without running any code in the pickle.
 
-Such a file is a zip archive: ``*/data.pkl`` describes the object, ``*/data/0`` and so on are the tensors' bytes
+Such a file is a zip archive: ``*/data.pkl`` describes the object, ``*/data/0`` and so on hold the tensors' bytes
 (https://pytorch.org/docs/stable/notes/serialization.html). Of the pickle, only the calls that describe plain tensors
 and ordered dictionaries are taken; any other name in it is refused, and nothing is imported.
 """
@@ -22,7 +22,7 @@ from onnxkit.errors import ExportError
 
 Array = np.ndarray[Any, Any]
 
-_LONGEST = 1 << 16  # bytes of a pickle; those of a few tensors have some hundred
+_LONGEST = 1 << 16  # the most bytes of a pickle; one that describes a few tensors has some hundred
 
 # The classes that name the element type of stored bytes.
 _STORAGES: dict[str, Any] = {
@@ -55,7 +55,7 @@ class _Tensor:
 
 
 class _Refused(Exception):
-    """Something in the file is no plain tensor."""
+    """Something in the file is not a plain tensor."""
 
 
 class _Rebuild:
@@ -85,7 +85,7 @@ class _Unpickler(pickle.Unpickler):
         raise _Refused(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """The storage that a reference out of the pickle names."""
+        """The storage that a reference in the pickle names."""
         if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage" or pid[1] not in _STORAGES:
             raise _Refused("a storage of an unknown form")
         _, name, key, _, count = pid
@@ -99,10 +99,10 @@ def read_torch_file(path: Path, most: int = 1 << 20) -> Any:
 
     Args:
         path: The file.
-        most: The most elements that a tensor may have.
+        most: The largest number of elements that a tensor may have.
 
     Raises:
-        ExportError: The file is no such archive, is damaged, or holds something other than plain tensors.
+        ExportError: The file is not such an archive, is damaged, or holds something other than plain tensors.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -141,7 +141,7 @@ def _arrays(archive: zipfile.ZipFile, root: str, found: Any, most: int) -> Any:
 
 def _error(path: Path, found: str) -> ExportError:
     return ExportError(
-        "A file of torch.save cannot be read.",
+        "A file from torch.save cannot be read.",
         where=path,
         found=found,
         accepted="a zip archive, as torch.save writes it since version 1.6, with a plain tensor",
