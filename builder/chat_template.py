@@ -157,7 +157,7 @@ class Comparison:
 
 
 def render(template: str, conversation: Conversation, special: Mapping[str, Any], prompt: bool = True) -> str | None:
-    """A conversation rendered by Jinja as transformers sets it up; None where the template does not take it.
+    """A conversation rendered by Jinja as transformers sets it up; None if the template does not take it.
 
     Args:
         template: The template.

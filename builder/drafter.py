@@ -34,7 +34,7 @@ class Drafter:
         config: Its configuration, with a block of the length that is exported.
         trained_block: The length of the block that it was trained with.
         left_out: Stored tensors that its graph does not read, each with the reason.
-        last_tap: What it reads of the target's last layer, ``raw`` or ``normed``; None where it has no tap there.
+        last_tap: What it reads of the target's last layer, ``raw`` or ``normed``; None if it has no tap there.
     """
 
     checkpoint: Checkpoint
@@ -59,7 +59,7 @@ class Drafter:
         return runtime.token_bytes(len(self.config.layers), self.config.num_key_value_heads, self.config.head_dim)
 
     def ring_pages(self, context_length: int, page_size: int) -> int | None:
-        """Pages of a request's ring in the runtime; None where the cache grows with the text instead."""
+        """Pages of a request's ring in the runtime; None if the cache grows with the text instead."""
         window = self.window(context_length)
         return None if window < 0 else runtime.ring_pages(window, self.config.block_size, page_size)
 
@@ -204,7 +204,7 @@ def _other_target(where: str, found: object, accepted: str) -> ExportError:
 
 
 def _check_kind(options: BuildOptions, kind: Family) -> None:
-    """See that the option which names the folder, and those of a kind's own, are of this kind."""
+    """Check that the option which names the folder, and those of a kind's own, are of this kind."""
     path, title = options.drafter_option, kind.label
     assert path is not None
     if kind not in path.takes:

@@ -21,7 +21,7 @@ class DrafterCost:
         shared: Bytes of the target's tensors that it reads.
         target_token: Bytes of the target's cache for a position.
         page_size: Tokens in a page.
-        pages: Pages of a request's ring; None where its cache grows with the target's.
+        pages: Pages of a request's ring; None if its cache grows with the target's.
         requests: Requests at once.
     """
 
@@ -51,7 +51,7 @@ class DrafterCost:
         return 1 - (-reserved // (self.page_size * self.target_token))
 
     def check_blocks(self, num_blocks: int | None) -> None:
-        """See that the pages that are asked for have room for the drafter's cache.
+        """Check that the requested pages have room for the drafter's cache.
 
         Raises:
             ExportError: They have not; the Engine would not start.

@@ -59,7 +59,7 @@ class BuildOptions(ExtraOptions):
         return getattr(self, option.name) if option else None
 
     def of_drafter(self, what: str, kind: str) -> Any:
-        """What is asked for of a drafter of a kind, such as its ``top_k``; None where nothing is."""
+        """What is asked for of a drafter of a kind, such as its ``top_k``; None if it was not given."""
         return getattr(self, drafter_setting(what, kind).name)
 
     @property
@@ -113,7 +113,7 @@ class BuildOptions(ExtraOptions):
             )
 
     def _check_scopes(self) -> None:
-        """See that each option means something here."""
+        """Check that each option means something here."""
         path = self.drafter_option
         taken = set(path.takes) if path else set()
         strange = [option for option in self.given if option.scope.kinds and not taken & set(option.scope.kinds)]

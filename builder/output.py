@@ -317,7 +317,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _manifest_files(folder: Path) -> set[str] | None:
-    """The files that an earlier export of this tool lists; None where the folder is not one."""
+    """The files that an earlier export of this tool lists; None if the folder is not one."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):

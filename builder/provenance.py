@@ -53,7 +53,7 @@ def recorded_name(folder: Path) -> str:
 
 
 def provenance(folder: Path, names: Iterable[str]) -> Provenance | None:
-    """Where a folder comes from, with the hashes of some of its files; None where it is no snapshot of the cache."""
+    """Where a folder comes from, with the hashes of some of its files; None if it is no snapshot of the cache."""
     real = Path(os.path.realpath(folder))
     home = real.parent.parent
     if real.parent.name != "snapshots" or not home.name.startswith(_PREFIX):

@@ -245,7 +245,7 @@ def _left(tree: nodes.Template) -> Iterator[str]:
 
 
 def _unknown(node: nodes.Node) -> str | None:
-    """What the runtime does instead of what a node asks for; None where it does the same."""
+    """What the runtime does instead of what a node asks for; None if it does the same."""
     if isinstance(node, nodes.Filter):
         if node.name == "trim" and node.args:
             return "trims blanks only"

@@ -38,9 +38,9 @@ class TokenizerFiles:
 
     Attributes:
         copies: Files of the checkpoint to copy.
-        config: ``tokenizer_config.json`` as changed; None where it is copied or absent.
+        config: ``tokenizer_config.json`` as changed; None if it is copied or absent.
         notes: What the user should know, a line each.
-        template: The chat template as rewritten; None where it is copied or absent.
+        template: The chat template as rewritten; None if it is copied or absent.
     """
 
     copies: tuple[Path, ...]
@@ -94,7 +94,7 @@ def plan_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
 
 
 def _plan_template(checkpoint: Checkpoint, config: JsonObject, written: dict[str, Any]) -> tuple[str | None, list[str]]:
-    """The chat template to write, None where it goes along as it is, and notes.
+    """The chat template to write, None if it goes along as it is, and notes.
 
     Args:
         checkpoint: The checkpoint.

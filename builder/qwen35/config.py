@@ -167,7 +167,7 @@ def _linear_attention(text: JsonObject) -> LinearAttentionConfig:
 
 
 def _tied(config: JsonObject, text: JsonObject, multimodal: bool) -> bool | None:
-    """Whether the head is the embedding's table; None where the config does not say.
+    """Whether the head is the embedding's table; None if the config does not say.
 
     Of a multimodal model the outer key counts, as in transformers: it is the outer model that owns the head. Of a text
     model both places must agree.

@@ -52,7 +52,7 @@ class PackedRun:
         paging: Which rows and which pages each sequence has.
         cos: ``[context, rotary / 2]``, the rotary table.
         sin: The same of sines.
-        capture_count: ``[batch]`` int32, rows of each sequence whose state changes are to be captured; None where the
+        capture_count: ``[batch]`` int32, rows of each sequence whose state changes are to be captured; None if the
             graph captures none.
         capture_active: ``[1]`` int32 on the CPU, whether there are any.
         capacity: How many rows of a sequence can be captured.

@@ -16,7 +16,7 @@ class LayerAttention:
 
     Attributes:
         window: How many positions a row sees to its left, itself included; None for all of them.
-        causal: Whether a row of the block sees the rows before it only. Otherwise it sees the whole block.
+        causal: Whether a row of the block sees only the rows before it. Otherwise it sees the whole block.
     """
 
     window: int | None
@@ -30,7 +30,7 @@ class DFlash:
     Attributes:
         output_multiplier: What the logits are multiplied by; None for nothing.
         final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
-        anchor_predicts: Whether the anchor's row predicts, too. Only one producer trains it so.
+        anchor_predicts: Whether the anchor's row also predicts. Only one producer trains it so.
     """
 
     family: ClassVar[Family] = Family.DFLASH
@@ -50,7 +50,7 @@ class DFlash2:
         selector_rank: Width of the two codebooks.
         output_multiplier: What the logits are multiplied by before pairs are scored; None for nothing.
         final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
-        anchor_predicts: Whether the anchor's row predicts, too. Only one producer trains it so.
+        anchor_predicts: Whether the anchor's row also predicts. Only one producer trains it so.
     """
 
     family: ClassVar[Family] = Family.DFLASH2
@@ -70,8 +70,8 @@ class DSpark:
     Attributes:
         markov_rank: Width of the Markov head's two tables; 0 where there is no such head, and pairs score nothing.
         gated: Whether the row's hidden state gates the previous token's embedding; otherwise the head is vanilla.
-        confidence_width: Width of the confidence head's input, None where there is no such head. No runtime uses it.
-        anchor_predicts: Whether the anchor's row predicts, too. Some are trained as DFlash is, where it does not.
+        confidence_width: Width of the confidence head's input, None if there is no such head. No runtime uses it.
+        anchor_predicts: Whether the anchor's row also predicts. Some are trained as DFlash is, where it does not.
     """
 
     family: ClassVar[Family] = Family.DSPARK
@@ -98,7 +98,7 @@ class DrafterConfig:
         attention_sinks: Whether each head has a sink: one more logit of its softmax, without a value.
         own_embedding: Whether the block's embeddings come from a table of the drafter's own.
         own_head: Whether the logits come from a head of the drafter's own.
-        draft_vocab_size: Rows of that head and of the Markov head's second table; None where they are the vocabulary's.
+        draft_vocab_size: Rows of that head and of the Markov head's second table; None if they are the vocabulary's.
         mask_row: What stands in the place of the mask token's row of the embedding; None for that row itself.
         notes: What the user should know of how the configuration was read.
     """
@@ -159,7 +159,7 @@ class DrafterConfig:
 
     @property
     def window(self) -> int | None:
-        """The widest window of all layers; None where one of them sees everything."""
+        """The widest window of all layers; None if one of them sees everything."""
         widest = 0
         for layer in self.layers:
             if layer.window is None:
@@ -168,5 +168,5 @@ class DrafterConfig:
         return widest
 
     def shortened(self, drafts: int) -> DrafterConfig:
-        """The same drafter with a block of so many drafts."""
+        """The same drafter with a block of the given number of drafts."""
         return replace(self, block_size=self.block_size - self.num_draft_tokens + drafts)

@@ -126,7 +126,7 @@ def anchor_predicts(sections: ConfigSections, dialect: Dialect, family: Family, 
 
 
 def check_drafts(sections: ConfigSections, block: int) -> None:
-    """See that no more drafts are asked for than a block has rows.
+    """Check that the number of drafts does not exceed the rows of a block.
 
     Raises:
         ExportError: A description of a run asks for more.
@@ -192,7 +192,7 @@ def layers(sections: ConfigSections, block: int) -> tuple[LayerAttention, ...]:
 
 
 def _causal(sections: ConfigSections, *, slides: bool) -> bool | None:
-    """What the config says of causality within the block of every layer; None where it says nothing.
+    """What the config says of causality within the block of every layer; None if it says nothing.
 
     ``sliding_window_non_causal`` says the opposite, of layers that slide.
     """
@@ -241,7 +241,7 @@ def rotary(sections: ConfigSections, head_dim: int, kinds: Sequence[str], theta:
 
 
 def last_tap(dialect: Dialect, option: str | None) -> str:
-    """What a tap on the target's last layer is: ``raw``, the residual stream, or ``normed``, behind the final norm.
+    """What a tap on the target's last layer is: ``raw``, the residual stream, or ``normed``, after the final norm.
 
     It is what the drafter's producer captures in training, unless the option ``last_tap`` says otherwise.
     """
@@ -249,7 +249,7 @@ def last_tap(dialect: Dialect, option: str | None) -> str:
 
 
 def draft_vocabulary(sections: ConfigSections, vocab_size: int, mapped: bool) -> int | None:
-    """Rows of a head of the drafter's own; None where they are the vocabulary's.
+    """Rows of a head of the drafter's own; None if they are the vocabulary's.
 
     Fewer rows than the vocabulary has need ``d2t``, which leads to the target's ids (id = row + ``d2t[row]``). More are
     padding: the rows are the same tokens. A plain DFlash drafter without tables of its own has no row for each token,

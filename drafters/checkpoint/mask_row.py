@@ -47,7 +47,7 @@ class MaskRow:
 
 
 def read_mask_row(path: Path | None, hidden_size: int, mask_token_id: int) -> MaskRow | None:
-    """The row that the file of a drafter's folder holds; None where there is no such file.
+    """The row that the file of a drafter's folder holds; None if there is no such file.
 
     Raises:
         ExportError: The file cannot be read, or holds something else.

@@ -85,7 +85,7 @@ class ConfigSections(JsonObject):
         return self.config.place(key)
 
     def factor(self, key: str) -> float | None:
-        """A number to multiply with; None where it is 1 or absent."""
+        """A number to multiply with; None if it is 1 or absent."""
         value = self.number(key, default=None)
         return None if value == 1.0 else value
 
@@ -94,10 +94,10 @@ class ConfigSections(JsonObject):
         return next((name for name in names if name in self), None)
 
     def agreed(self, values: Mapping[str, Any]) -> Any:
-        """The one value of several keys that mean the same; None where none of them says anything.
+        """The one value of several keys that mean the same; None if none of them says anything.
 
         Args:
-            values: What each key says, None where it says nothing.
+            values: What each key says, None if it says nothing.
 
         Raises:
             ExportError: Two of them disagree.

@@ -202,7 +202,7 @@ def _add_dspark(variant: DSpark, hidden: int, dialect: Dialect, always: Json, ne
 
 
 def _check_reading(config: DrafterConfig, dialect: Dialect, data: Json) -> None:
-    """See that layers and rotary embedding are read as they are meant, and that the producer is told."""
+    """Check that layers and rotary embedding are read as they are meant, and that the producer is told."""
     written = JsonObject(data, f"{_CONFIG_FILE} of {dialect.name}")
     if recognise(written, ())[0] is not dialect:
         raise RuntimeError(f"what was written for {dialect.name} is not told to be its")

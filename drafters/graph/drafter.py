@@ -128,7 +128,7 @@ class BlockDrafter(nn.Module):
         return unary
 
     def pairs(self, op: OpBuilder, hidden: ir.Value, found: Candidates, drafts: int) -> ir.Value | None:
-        """Scores of pairs, ``[slots, drafts, previous, current]`` float32; None where pairs score nothing."""
+        """Scores of pairs, ``[slots, drafts, previous, current]`` float32; None if pairs score nothing."""
         raise NotImplementedError
 
 

@@ -44,7 +44,7 @@ class Windows:
         bound: What a window hides in training.
         slides: Which layers have one, in words.
         causal: Which layers see only the earlier rows of their block, in words.
-        switch: A key that lets every layer slide, whatever ``layer_types`` says; None where there is no such key.
+        switch: A key that lets every layer slide, whatever ``layer_types`` says; None if there is no such key.
         size: The key that holds the window then.
     """
 
@@ -57,10 +57,10 @@ class Windows:
 
 @dataclass(frozen=True)
 class AnchorRow:
-    """Whether the first row of a block predicts, too.
+    """Whether the first row of a block also predicts.
 
     Attributes:
-        key: The key that says so; None where there is none.
+        key: The key that says so; None if there is none.
         families: The kinds of drafters of which the key says it.
         absent: What holds where no key says it. None: it follows from the number of drafts that a run is asked for.
     """
@@ -126,11 +126,11 @@ class Dialect:
         defaults: What its writer leaves out where it has the default value, by kind of drafter.
         taps: The keys that list the target's layers, each with what its numbers stand for.
         capture: How it captures the target's layers in training, in words.
-        normed_last_tap: Whether it captures the last layer's output behind the final norm.
+        normed_last_tap: Whether it captures the last layer's output after the final norm.
         anchor: Whether the anchor's row predicts.
         asked_drafts: Finds how many drafts a run is asked for, and the key's place.
         windows: How layers slide.
-        kind_key: The key in which it writes the kind of drafter; None where it writes none.
+        kind_key: The key in which it writes the kind of drafter; None if it writes none.
         confidence_key: The key that says whether there is a confidence head.
         bare: The kind of a drafter of its architectures that has nothing beside the backbone.
         block_size: Where the block's size stands, in words.
@@ -138,7 +138,7 @@ class Dialect:
         vocabulary: Which vocabulary the drafter predicts, in words.
         theta_in_doubt: What to say of a rotary base that its exporter may have got wrong, by kind of drafter.
         unsaid_window: What to say where no layer slides, since its exporter may have left the window out.
-        layout: How to write a configuration as it does; None where that is not known well enough.
+        layout: How to write a configuration as it does; None if the form is not known well enough.
     """
 
     name: str

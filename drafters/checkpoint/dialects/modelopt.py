@@ -1,4 +1,4 @@
-"""NVIDIA ModelOpt: ``DFlashDraftModel`` for DSpark, too, and a Markov head's tensors without a name before theirs.
+"""NVIDIA ModelOpt: ``DFlashDraftModel`` for DSpark as well, and a Markov head's tensors without a prefix.
 
 Its exporter writes ``config.json`` key by key, always the same ones. So a plain drafter of its own has keys that
 transformers no longer writes (``rope_scaling``, ``torch_dtype``), and none that only transformers writes.
