@@ -46,7 +46,7 @@ def find_template(checkpoint: Checkpoint, config: JsonObject) -> ChatTemplate | 
     The runtime takes that of ``tokenizer_config.json`` first.
 
     Raises:
-        ExportError: It is no text, or cannot be read.
+        ExportError: It is not text, or cannot be read.
     """
     inline = config.data.get(KEY)
     if path := checkpoint.file(TEMPLATE):
@@ -248,7 +248,7 @@ def _content(token: object) -> object:
 
 
 def _runtime(tokenizer: Any, conversation: Conversation, prompt: bool) -> str:
-    """What the runtime gives; its error where it stops."""
+    """The runtime's result, or its error if it fails."""
     tools = json.dumps(conversation.tools, ensure_ascii=False) if conversation.tools else None
     messages = json.dumps(conversation.messages, ensure_ascii=False)
     try:
@@ -270,7 +270,7 @@ def _difference(wanted: str, found: str) -> str | None:
 
 
 def comparison_notes(config: Mapping[str, Any], template: str, reference: str) -> Iterator[str]:
-    """Notes of a comparison before anything is written. The tokenizer's own file is large and has no part in it.
+    """Notes of a comparison before anything is written. The tokenizer's own file is large and is not needed for it.
 
     Args:
         config: ``tokenizer_config.json`` as it will be.

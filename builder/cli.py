@@ -174,7 +174,7 @@ def _status(command: Callable[[], int | None]) -> int:
 
 
 def _ended(status: int, message: str | None = None) -> int:
-    """The exit status, after the message. What standard output still holds is written if that is possible at all."""
+    """Print the message and give the exit status. Buffered standard output is still written if possible."""
     if message:
         print(message, file=sys.stderr)
     try:

@@ -49,7 +49,7 @@ class Drafter:
         return self.config.family.label
 
     def window(self, context_length: int) -> int:
-        """The runtime's ``sliding_window``: a DFlash 2 drafter must have one, if need be one that nothing leaves."""
+        """The runtime's ``sliding_window``: a DFlash 2 drafter must have one, if need be one wider than any context."""
         if self.config.window is not None:
             return self.config.window
         return context_length + self.config.block_size if self.config.kind == RuntimeKind.DFLASH2 else -1
@@ -65,7 +65,7 @@ class Drafter:
 
 
 def read(options: BuildOptions, target: Target, *, headers_only: bool = False) -> Drafter:
-    """Open the drafter's folder and see that it fits the target. Of weights, only tables that both have are read.
+    """Open the drafter's folder and check that it fits the target. The only weights read are tables that both have.
 
     Args:
         options: The request.
@@ -136,7 +136,7 @@ def _last_tap_note(last: str, found: Identity, options: BuildOptions) -> str:
 
 
 def sharing(drafter: Checkpoint, config: DrafterConfig, target: Target) -> tuple[DrafterConfig, dict[str, str]]:
-    """The drafter without those tables of its own that are, byte for byte, the target's: they are shared instead.
+    """The drafter without its own copies of the target's tables: tables that are equal byte for byte are shared.
 
     Those tables' stored names come with it, each with the reason why the table is left out.
     """
@@ -180,7 +180,7 @@ def _check_fit(checkpoint: Checkpoint, declared: ConfigSections, config: Drafter
 
 
 def _other_vocabulary(where: str, config: DrafterConfig, target: ModelConfig) -> ExportError:
-    """A drafter with tables of its own, which have another number of rows than the target's."""
+    """The error for a drafter with tables of its own whose number of rows is not the target's."""
     difference = config.vocab_size - target.vocab_size
     way = "more" if difference > 0 else "fewer"
     return ExportError(
@@ -223,7 +223,7 @@ def _check_kind(options: BuildOptions, kind: Family) -> None:
 
 
 def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
-    """The drafter with as many drafts as are asked for: no more than it was trained with."""
+    """The drafter with the requested number of drafts, at most the number it was trained with."""
     asked = options.of_drafter("drafts", config.family)
     if asked is None:
         return config
@@ -234,7 +234,7 @@ def _shortened(options: BuildOptions, config: DrafterConfig) -> DrafterConfig:
 
 
 def misfit(option: str, value: object, accepted: str) -> ExportError:
-    """The error of an option whose value the drafter cannot do."""
+    """The error for an option whose value the drafter does not support."""
     return ExportError(
         "An option's value does not fit the drafter.",
         where=f"--extra_options {option}={value}",

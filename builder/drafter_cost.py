@@ -54,7 +54,7 @@ class DrafterCost:
         """Check that the requested pages have room for the drafter's cache.
 
         Raises:
-            ExportError: They have not; the Engine would not start.
+            ExportError: They do not; the Engine would not start.
         """
         if num_blocks is not None and num_blocks < self.least_blocks:
             raise ExportError(
@@ -67,7 +67,7 @@ class DrafterCost:
             )
 
     def lines(self) -> list[str]:
-        """The cost for people."""
+        """The cost in words, a line each."""
         config, token = self.drafter.config, self.drafter.token_bytes()
         taps = ", ".join(map(str, config.taps))
         window = "full attention" if config.window is None else f"a window of {config.window}"

@@ -67,7 +67,7 @@ def export(options: BuildOptions) -> Report:
 
 
 def _graphs(build: Plan) -> tuple[str, ...]:
-    """Of each graph, what its weights were made of, and what else is to say."""
+    """For each graph, how its weights were made, and its own summary lines."""
     graphs = build.package.graphs
     width = max(len(graph.section.filename) for graph in graphs)
     weights = [f"  {graph.section.filename:<{width}}  {graph.tensors.summary()}" for graph in graphs]
@@ -79,6 +79,6 @@ def _output(options: BuildOptions, folder: Path) -> OutputFolder:
 
 
 def _judge(options: BuildOptions, folder: Path, headers_only: frozenset[Path]) -> None:
-    """See what a build would fail for, before the weights are downloaded."""
+    """Find what a build would fail on before the weights are downloaded."""
     build = plan(options, folder, headers_only)
     _output(options, folder).check_room(build.package.own_bytes + build.tokenizer.size() + _GRAPH_BYTES)

@@ -1,4 +1,4 @@
-"""The target families. A further one is an entry here."""
+"""The target families. A new one is an entry here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def family_of(config: JsonObject) -> TargetFamily | None:
 
 
 def open_target(checkpoint: Checkpoint) -> Target:
-    """Open and check a target's checkpoint, of whatever family.
+    """Open and check a target's checkpoint of any family.
 
     Raises:
         ExportError: It is of no family, or its configuration, names or norms are not what the family takes.

@@ -49,7 +49,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class Target:
-    """A target's folder, opened and checked: no weight is read but those that tell conventions apart.
+    """A target's folder, opened and checked: the only weights read are those that tell conventions apart.
 
     Attributes:
         model_type: The runtime's code for it: ``type`` in ``genai_config.json``.

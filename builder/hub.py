@@ -60,14 +60,14 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes that are still to come."""
+        """Bytes still to be downloaded."""
         return sum(self.sizes.get(name, 0) for name in self.missing)
 
 
 def fetch(
     name: str | HubName, cache_dir: Path | None = None, files: tuple[str, ...] = TARGET_FILES, option: str = "-m"
 ) -> Path:
-    """Get a checkpoint into the cache; what is there already is not loaded again.
+    """Download a checkpoint into the cache; files already there are not downloaded again.
 
     Where the Hub cannot be reached, or ``HF_HUB_OFFLINE`` is set, the cached snapshot is taken if it is complete.
 
@@ -89,7 +89,7 @@ def fetch(
 def look(
     name: str | HubName, cache_dir: Path | None = None, files: tuple[str, ...] = TARGET_FILES, option: str = "-m"
 ) -> Snapshot:
-    """Get what is read of a checkpoint beside its weights, and see which weights it has. The same as :func:`fetch`."""
+    """Download a checkpoint's files other than weights, and find out which weights it has. As :func:`fetch`."""
     asked = Asked(name if isinstance(name, HubName) else hub_name(name, option), option)
     folder = _download(asked, cache_dir, files)
     _log.info("%s: commit %s, %s", asked.where, folder.name, folder)
@@ -233,8 +233,8 @@ def _silent() -> Iterator[None]:
 
 
 def _counted(progress: Callable[[int], object]) -> Any:
-    """A class for the library's bars that shows none and counts. It makes several over the same bytes (received,
-    written): the one that has come furthest tells."""
+    """A class for the library's progress bars that shows nothing and counts. It makes several over the same bytes
+    (received, written); the one that is furthest ahead counts."""
     from tqdm import tqdm
 
     lock, furthest = threading.Lock(), 0

@@ -142,5 +142,5 @@ def _status(error: BaseException) -> int | None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """An error's message in one line."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -62,7 +62,7 @@ def expanded(text: str) -> Path:
 
 
 def folder_or_hub(text: str, where: str) -> Path | HubName:
-    """What names a folder or a repository. What is here wins; a path with ``./``, ``/`` or ``~`` is never the Hub's.
+    """The folder or repository that a text names. An existing path wins; ``./x``, ``/x`` and ``~/x`` are never the Hub's.
 
     Raises:
         ExportError: It is the name of a repository, and what follows the @ is no revision.

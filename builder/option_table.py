@@ -72,7 +72,7 @@ def _folder(text: str) -> Path | HubName:
 
 
 def _layers(text: str) -> tuple[int, ...]:
-    """A list; a blank one is that of an option which is not given, as scripts write it that fill in variables."""
+    """A list; a blank one counts as not given, since scripts that fill in variables write it so."""
     if not text:
         return ()
     layers = tuple(_whole(1)(part.strip()) for part in text.split(","))
@@ -286,7 +286,7 @@ DRAFTER_PATHS = tuple(option.name for option in OPTIONS if option.takes)
 
 
 def drafter_setting(what: str, kind: str) -> Option:
-    """The option that sets something of a drafter of a kind."""
+    """The option that sets a property of drafters of a kind."""
     return next(option for option in OPTIONS if option.sets == what and kind in option.scope.kinds)
 
 

@@ -59,7 +59,7 @@ class BuildOptions(ExtraOptions):
         return getattr(self, option.name) if option else None
 
     def of_drafter(self, what: str, kind: str) -> Any:
-        """What is asked for of a drafter of a kind, such as its ``top_k``; None if it was not given."""
+        """The value given for a property of drafters of a kind, such as ``top_k``; None if it was not given."""
         return getattr(self, drafter_setting(what, kind).name)
 
     @property
@@ -177,7 +177,7 @@ def check_step(scheduled: int | None, drafts: int) -> None:
 
 
 def _without_its_drafter(strange: list[Option], path: Option | None) -> ExportError:
-    """Options of a drafter, or of a kind of drafter, that is not there."""
+    """Refuse options of a drafter, or of a kind of drafter, that the request does not have."""
     names, kinds = ", ".join(option.name for option in strange), strange[0].scope.kinds
     fitting = [option.name for option in OPTIONS if option.takes and set(option.takes) <= set(kinds)]
     beside = f" with {path.name}" if path else " without a drafter"

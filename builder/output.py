@@ -221,7 +221,7 @@ class OutputFolder:
 
 @contextlib.contextmanager
 def mendable(output: Path) -> Iterator[None]:
-    """Makes what the system reports an ``ExportError``: permissions, room, names, locks, and whatever else."""
+    """Turns errors of the system into an ``ExportError``: permissions, room, names, locks, and any other."""
     try:
         yield
     except OSError as error:
@@ -303,7 +303,7 @@ def _locked(work: Path, output: Path) -> int:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two folders in one step; False where the system cannot, as none but Linux can."""
+    """Exchanges two folders in one step; False if the system cannot; only Linux can."""
     if not on_linux():
         return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -345,7 +345,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> bool:
-    """Writes a file or a folder to the disk; False for a folder of a file system that cannot."""
+    """Flushes a file or a folder to the disk; False for a folder on a file system that cannot."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

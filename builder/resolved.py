@@ -1,4 +1,4 @@
-"""What holds of a build where the request leaves it open: it follows from the checkpoints."""
+"""The settings of a build that the request leaves open; they follow from the checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TILES, _SMALLEST_TILE = ((64, 256), (128, 128)), 64
 
 @dataclass(frozen=True)
 class Resolved:
-    """What holds of a build. None is left to the runtime, or to the configuration's own default.
+    """The settings of a build. None means that the runtime's or the configuration's default holds.
 
     Attributes:
         precision: How the target computes.
@@ -52,7 +52,7 @@ class Resolved:
     max_batch_size: int | None
 
     def recorded(self) -> dict[str, Any]:
-        """What an export records of it in place of what was asked for, by the options' names."""
+        """What an export records of it in place of the request, by the options' names."""
         return {
             **({"use_paged_attention": True} if self.packed else {}),
             "aux_hidden_state_layers": self.taps,
@@ -64,10 +64,10 @@ class Resolved:
 
 
 def resolve(options: BuildOptions, target: ModelConfig, drafter: Drafter | None) -> Resolved:
-    """What holds of a build of these checkpoints.
+    """The settings of a build of these checkpoints.
 
     Raises:
-        ExportError: An option says what the checkpoints cannot do, or something else than follows from them.
+        ExportError: An option asks for what the checkpoints cannot do, or contradicts what follows from them.
     """
     context_length, page_size = _context_length(options, target), _page_size(options, drafter)
     if drafter is not None:
@@ -86,10 +86,10 @@ def resolve(options: BuildOptions, target: ModelConfig, drafter: Drafter | None)
 
 
 def beside_drafter(options: BuildOptions, drafter: Drafter, context_length: int, page_size: int) -> Resolved:
-    """What holds beside a drafter: taps, drafts, state updates and the number of requests follow from it.
+    """The settings beside a drafter: taps, drafts, state updates and the number of requests follow from it.
 
     Raises:
-        ExportError: An option that is given says something else.
+        ExportError: A given option contradicts them.
     """
     config, given = drafter.config, options.aux_hidden_state_layers
     if given and given != config.taps:
@@ -126,7 +126,7 @@ def beside_drafter(options: BuildOptions, drafter: Drafter, context_length: int,
 
 
 def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
-    """As many requests as the drafter's cache has room for, at most the runtime's own default."""
+    """The number of requests that the drafter's cache has room for, at most the runtime's default."""
     pages = drafter.ring_pages(context_length, page_size)
     if pages is None:
         return runtime.DEFAULT_BATCH
@@ -135,7 +135,7 @@ def _batch_size(drafter: Drafter, context_length: int, page_size: int) -> int:
 
 
 def _last_tap(options: BuildOptions, target: ModelConfig) -> str | None:
-    """What a tap on the last layer is. One that is given by hand is the stream before the norm.
+    """What a tap on the last layer is. A tap without a drafter is the stream before the norm by default.
 
     A tap is the stream entering a layer; the number of layers stands for the stream that leaves the last one.
     """
@@ -164,8 +164,8 @@ def _last_tap(options: BuildOptions, target: ModelConfig) -> str | None:
 def _page_size(options: BuildOptions, drafter: Drafter | None) -> int:
     """Tokens in a page, which both graphs share.
 
-    Attention sinks run on the flash kernel alone, which reads whole tiles, whose size goes by the head's width. All
-    else runs with pages of any size.
+    Attention sinks run on the flash kernel alone, which reads whole tiles, whose size depends on the head's width.
+    Everything else runs with pages of any size.
     """
     size = options.paged_block_size or runtime.DEFAULT_PAGE
     if drafter is None or not drafter.config.attention_sinks:

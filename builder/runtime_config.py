@@ -106,7 +106,7 @@ def _engine(options: BuildOptions, resolved: Resolved) -> Engine:
 
 
 def stop_ids(config: ModelConfig, generation: JsonObject) -> tuple[int, ...]:
-    """Ids that end a text: those that generation_config.json and config.json declare, together.
+    """Ids that end a text: those of generation_config.json and of config.json together.
 
     Raises:
         ExportError: One is beyond the vocabulary, for which the runtime refuses every prompt; or none is

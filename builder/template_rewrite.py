@@ -82,7 +82,7 @@ class Rewritten:
 
 
 def rewrite(text: str) -> Rewritten:
-    """Rewrite a template. One that Jinja does not read either is left as it is, and said to be so."""
+    """Rewrite a template. One that Jinja cannot read either is left as it is, with a note."""
     environment = Environment(extensions=[loopcontrols, Generation])
     try:
         environment.parse(text)
@@ -123,7 +123,7 @@ def _replacement(text: str, tokens: list[Token], i: int) -> tuple[int, int, str]
     first, second = (text[tokens[a].start : tokens[b - 1].end] for a, b in parts)
     start = receiver_start(tokens, i - 2)
     receiver = text[tokens[start].start : tokens[i - 2].end]
-    if tokens[i - 1].is_op("|"):  # the filter takes what is no text, too
+    if tokens[i - 1].is_op("|"):  # the filter also takes values that are not text
         receiver = f"({receiver}|string)"
     end = tokens[parts[1][1]].end
     return tokens[start].start, end, f"({receiver}.split({first})|join({second}))"
@@ -135,7 +135,7 @@ def _is_text(tokens: list[Token], start: int, stop: int) -> bool:
 
 
 def _memberships(text: str, original: str, changes: list[str]) -> str:
-    """``'x' in y`` so that it holds for a text ``y``, too. From the last to the first, so that places stay valid."""
+    """``'x' in y`` so that it also holds for a text ``y``. From the last to the first, so that places stay valid."""
     count = sum(token.kind == "name" and token.text == "in" for token in scan(text))
     found = []
     for number in reversed(range(count)):

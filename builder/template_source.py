@@ -22,7 +22,7 @@ _ARITHMETIC = ("+", "-", "~", "*", "/", "//", "%", "**")
 
 
 class UnreadableTemplate(ValueError):
-    """The text is no template, or has a part that this module does not take apart."""
+    """The text is not a template, or has a part that this module cannot parse."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def _write_manifest(staging: Path, build: Plan) -> dict[str, int]:
 
 
 def _held(build: Plan) -> dict[str, object]:
-    """The options that hold, those that are left to others aside."""
+    """The options that hold, without those left to others."""
     values = {option.name: getattr(build.options, option.name) for option in OPTIONS} | build.resolved.recorded()
     held = {name: value for name, value in values.items() if value not in (None, ())}
     return {name: recorded_name(value) if isinstance(value, Path) else value for name, value in held.items()}

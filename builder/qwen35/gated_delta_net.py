@@ -178,7 +178,7 @@ class Recurrence(nn.Module):
     def _heads(self, op: OpBuilder, qkv: ir.Value) -> list[ir.Value]:
         """Queries, keys and values, ``[tokens, heads, dim]`` each.
 
-        The operator takes them side by side, too, but copies them apart with three copies; the split is one kernel.
+        The operator also takes them side by side, but then separates them with three copies; the split is one kernel.
         """
         sizes = self.sizes
         kinds = [(sizes.key_heads, sizes.key_dim)] * 2 + [(sizes.value_heads, sizes.value_dim)]

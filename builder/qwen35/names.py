@@ -130,7 +130,7 @@ def _head(
 
 
 def _astray(checkpoint: Checkpoint, ending: str) -> ExportError | None:
-    """The error that says why a tensor is not there, where the index tells."""
+    """The error that says why a tensor is missing, if the index tells."""
     for name, wrong in checkpoint.astray.items():
         if name.endswith(ending):
             return ExportError(

@@ -1,4 +1,4 @@
-"""Norm weights, which these checkpoints store without their 1: the graph adds it, once."""
+"""Norm weights, which these checkpoints store minus 1: the graph adds the 1, once."""
 
 from __future__ import annotations
 
