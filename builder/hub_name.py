@@ -62,7 +62,7 @@ def expanded(text: str) -> Path:
 
 
 def folder_or_hub(text: str, where: str) -> Path | HubName:
-    """The folder or repository that a text names. An existing path wins; ``./x``, ``/x`` and ``~/x`` are never the Hub's.
+    """The folder or repository that a text names. An existing path wins; ``./x``, ``/x``, ``~/x`` are never the Hub's.
 
     Raises:
         ExportError: It is the name of a repository, and what follows the @ is no revision.

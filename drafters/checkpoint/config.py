@@ -28,7 +28,7 @@ class DFlash:
     """A plain DFlash drafter has nothing beside the backbone. Its lattice's pairs score nothing.
 
     Attributes:
-        output_multiplier: What the logits are multiplied by; None for nothing.
+        output_multiplier: What the logits are multiplied by; None for no scaling.
         final_logit_softcapping: The bound of the logits' tanh cap, applied after the multiplier; None for none.
         anchor_predicts: Whether the anchor's row also predicts. Only one producer trains it so.
     """
@@ -90,9 +90,9 @@ class DrafterConfig:
         layers: How each layer attends; their number is that of the layers.
         target_layer_ids: The target's layers whose *outputs* are read, in the order in which they are put together.
         block_size: Rows of a block: the anchor (the newest token) and masks.
-        mask_token_id: The token of the rows that are not the anchor; a row of the embedding, perhaps of no tokenizer.
+        mask_token_id: Token of the rows that are not the anchor; a row of the embedding, perhaps not of the tokenizer.
         top_k: Candidates per drafted position.
-        input_embedding_scale: What the block's embeddings are multiplied by; None for nothing.
+        input_embedding_scale: What the block's embeddings are multiplied by; None for no scaling.
         variant: What only this kind has.
         attention_bias: Whether the four attention projections have biases.
         attention_sinks: Whether each head has a sink: one more logit of its softmax, without a value.
@@ -149,7 +149,7 @@ class DrafterConfig:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Tokens drafted per block: one a row, but for the anchor's where it predicts nothing."""
+        """Tokens drafted per block: one a row, except the anchor's if it predicts nothing."""
         return self.block_size if self.anchor_predicts else self.block_size - 1
 
     @property

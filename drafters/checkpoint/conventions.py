@@ -1,6 +1,6 @@
 """What producers disagree about, one function each: they apply what the producers' records in ``dialects`` say.
 
-A mistake here costs acceptance, and no test of text shows it. docs/producers.md has each producer's way.
+A mistake here costs acceptance, and comparing texts does not show it. docs/producers.md has each producer's way.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def target_layers(sections: ConfigSections) -> tuple[int, ...]:
 
 
 def _in_words(written: Sequence[int], layers: Sequence[int], tap: Tap) -> str:
-    """A list of taps with what it means: two lists may look the same and mean other layers."""
+    """A list of taps with its meaning: two lists may look the same and mean different layers."""
     outputs = ", ".join(map(str, layers))
     return f"{list(written)}{', the inputs of these layers' if tap is Tap.INPUT else ''} (the outputs of {outputs})"
 
@@ -89,7 +89,7 @@ def block_size(sections: ConfigSections, option: int | None) -> int:
 
 
 def mask_token(sections: ConfigSections, vocab_size: int) -> int:
-    """The token of the rows that are not the anchor: a row of the target's embedding, perhaps of no tokenizer.
+    """The token of the rows that are not the anchor: a row of the target's embedding, perhaps not the tokenizer's.
 
     Every producer calls it ``mask_token_id``. It is never the tokenizer's own mask token.
 
@@ -207,7 +207,8 @@ def _causal(sections: ConfigSections, *, slides: bool) -> bool | None:
 
 
 def layer_kinds(sections: ConfigSections) -> tuple[str, ...]:
-    """Each layer's kind. Without ``layer_types``, Qwen 3 slides from layer ``max_window_layers`` on, where asked to.
+    """Each layer's kind. Without ``layer_types``, Qwen 3 slides from layer ``max_window_layers`` on, if
+    ``use_sliding_window`` is true.
 
     Raises:
         ExportError: The list has another length or other entries, or contradicts ``use_sliding_window``.

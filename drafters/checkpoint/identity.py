@@ -27,7 +27,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Identity:
-    """What a drafter's folder holds, and how that was told.
+    """What a drafter's folder holds, and how that was determined.
 
     Attributes:
         family: Its kind.
@@ -61,10 +61,10 @@ class Identity:
 
 
 def identity(checkpoint: Checkpoint) -> Identity:
-    """Tell the kind and the producer, from the tensors first, and find the keys.
+    """Determine the kind and the producer, from the tensors first, and find the keys.
 
     Raises:
-        ExportError: It is a kind that is not taken, a key is not known, or two places disagree.
+        ExportError: The kind is not supported, a key is not known, or two places disagree.
     """
     names = draft_names(checkpoint)
     family, why = family_and_reason(checkpoint, names)
@@ -73,7 +73,7 @@ def identity(checkpoint: Checkpoint) -> Identity:
 
 
 def family_and_reason(checkpoint: Checkpoint, names: DraftNames) -> tuple[Family, str]:
-    """The kind, and what it was told by.
+    """The kind, and what it was determined by.
 
     ============================================================ ===========
     tensors                                                      kind

@@ -1,4 +1,4 @@
-"""DSpark's Markov head and confidence head, told by their tensors and checked against the keys that describe them."""
+"""DSpark's Markov head and confidence head, found by their tensors and checked against the keys that describe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One set of tensor names: what each producer's names mean, whatever stands before them."""
+"""One set of tensor names: what each producer's names mean, whatever their prefix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DraftNames:
     left_out: Mapping[str, str]
 
     def __call__(self, name: str) -> str:
-        """The stored name of a name in the graph; that name itself where nothing of the kind is stored."""
+        """The stored name of a name in the graph; the name itself if no such tensor is stored."""
         return self.stored.get(name, name)
 
     def __contains__(self, name: str) -> bool:
@@ -54,7 +54,7 @@ class DraftNames:
 
 
 def common_names(stored: Sequence[str]) -> dict[str, str]:
-    """The graph's name of each stored tensor: without what stands before all names, a producer's own words replaced.
+    """The graph's name of each stored tensor: without their common prefix, and with a producer's own words replaced.
 
     A producer's words are replaced only where its words are found: what another one would mean by them is no matter.
     """

@@ -16,7 +16,7 @@ from onnxkit.weights.checkpoint import Checkpoint
 
 
 def notes_of(checkpoint: Checkpoint, found: Identity, rotary: Rotary, rope_theta: float | None) -> Iterator[str]:
-    """What is left without effect on purpose, and what is done in another way than in training.
+    """What deliberately has no effect, and what is done differently than in training.
 
     Args:
         checkpoint: The drafter's folder, opened.

@@ -55,7 +55,7 @@ def read_identified(
     rope_theta: float | None = None,
     target_vocab: int | None = None,
 ) -> DrafterConfig:
-    """The same of a drafter whose kind and producer are known already.
+    """The same for a drafter whose kind and producer are already known.
 
     Args:
         checkpoint: The drafter's folder, opened.

@@ -1,4 +1,4 @@
-"""Drafters that are known but not supported: each is named, with the reason why it cannot be exported here."""
+"""Drafters that are known but not supported: each by name, with the reason why it cannot be exported."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ REFUSED = (
 
 
 def refuse_known(checkpoint: Checkpoint, names: DraftNames) -> None:
-    """Refuse a drafter of a kind that is not supported. Tensors are looked at first.
+    """Refuse a drafter of a kind that is not supported. Tensors are examined first.
 
     Raises:
         ExportError: It is one of them.

@@ -74,7 +74,7 @@ class ConfigSections(JsonObject):
                 raise disagreement(self.origins[key], place, short(self.data[key]), short(value))
 
     def place(self, key: str) -> str:
-        """Where a key stands; of one that is missing, where it is expected."""
+        """Where a key stands; for a missing one, where it is expected."""
         if key in self.origins:
             return self.origins[key]
         own = key in KEYS and KEYS[key].own
@@ -90,7 +90,7 @@ class ConfigSections(JsonObject):
         return None if value == 1.0 else value
 
     def first_of(self, *names: str) -> str | None:
-        """The first of some keys that is there."""
+        """The first of some keys that is present."""
         return next((name for name in names if name in self), None)
 
     def agreed(self, values: Mapping[str, Any]) -> Any:

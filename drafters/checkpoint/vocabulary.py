@@ -35,12 +35,12 @@ def draft_vocabulary(checkpoint: Checkpoint, found: Identity, vocab: int) -> int
 
 
 def holds_no_row_per_token(found: Identity) -> bool:
-    """Whether the drafter has no table of its own with a row for each token, so that the target's vocabulary counts."""
+    """Whether the drafter has no table of its own with a row per token, so that the target's vocabulary counts."""
     return found.family == Family.DFLASH and not any(name in found.names for name in (EMBEDDING, HEAD, MAP))
 
 
 def not_stored(checkpoint: Checkpoint, found: Identity, key: str, name: str) -> ExportError:
-    """The error that says that a tensor that a key declares is missing."""
+    """The error for a tensor that a key declares and that is missing."""
     return ExportError(
         "A part that the config declares is not stored.",
         where=f"{found.sections.place(key)} and the tensors of {checkpoint.folder}",

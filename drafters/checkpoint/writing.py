@@ -1,6 +1,6 @@
 """A drafter's ``config.json`` as a producer writes it, for a drafter that was trained here.
 
-What was written reads as the same drafter. What a producer's form has no words for is refused, never left out.
+What was written reads as the same drafter. What a producer's form cannot express is refused, never left out.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _own_keys(config: DrafterConfig, dialect: Dialect) -> Json:
 
 
 def _attention(config: DrafterConfig, dialect: Dialect) -> Json:
-    """What says of windows and causality more than ``layer_types`` does."""
+    """What windows and causality need beyond ``layer_types``."""
     windows, key = dialect.windows, next((key for key in CAUSAL_KEYS if _writes(dialect, key)), "causal")
     ways = {layer.causal for layer in config.layers}
     said: Json = {}

@@ -46,7 +46,7 @@ class DraftRun:
 class BlockAttention(nn.Module):
     """Attention of block rows to context and block. One projection reads its weights once for rows of both kinds.
 
-    Context rows get a query, too, which nothing reads: at the few rows of a step it costs less than a second
+    Context rows also get a query, which nothing reads: at the few rows of a step it costs less than a second
     projection. The operator writes the block's keys and values behind the context; the next run writes over them.
     """
 

@@ -112,7 +112,7 @@ class BlockDrafter(nn.Module):
     def lattice(self, op: OpBuilder, hidden: ir.Value, input_ids: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Candidates ``[slots, drafts, top k]`` int32 and scores ``[slots, drafts, top k, top k]`` float32.
 
-        The anchor's row is left out where it predicts nothing.
+        The anchor's row is left out if it predicts nothing.
         """
         config, drafts = self.config, self.config.num_draft_tokens
         if not config.anchor_predicts:
@@ -153,7 +153,7 @@ def _head(config: DrafterConfig, options: DrafterOptions, embedding: Lookup) -> 
 
 
 def scaled_and_capped(op: OpBuilder, unary: ir.Value, factor: float | None, cap: float | None) -> ir.Value:
-    """A multiplier, then a tanh cap, each where there is one. Neither changes the order."""
+    """A multiplier, then a tanh cap, each if there is one. Neither changes the order."""
     if factor is not None:
         unary = op.Mul(unary, factor)
     if cap is not None:

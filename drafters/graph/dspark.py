@@ -1,7 +1,7 @@
 """DSpark: a Markov head that scores each candidate by the token before it.
 
-Every row of a block predicts the token after its own position, the anchor's row, too; some are trained as DFlash 2 is,
-whose anchor's row predicts nothing, and row ``j`` the token at its own position. Where the published head adds its
+Every row of a block predicts the token after its own position, the anchor's row included; some are trained as DFlash 2
+is, whose anchor's row predicts nothing, and row ``j`` the token at its own position. Where the published head adds its
 bias to the whole vocabulary, a lattice can hold only the candidates that the row itself ranks highest.
 """
 
@@ -35,7 +35,7 @@ class Gate(nn.Module):
 
 
 class MarkovHead(nn.Module):
-    """Scores of pairs in float32: ``<W1[previous], W2[current]>``; a gate, where there is one, acts on the left."""
+    """Scores of pairs in float32: ``<W1[previous], W2[current]>``; a gate, if there is one, acts on the left."""
 
     def __init__(self, config: DrafterConfig, variant: DSpark, precision: Precision) -> None:
         super().__init__()

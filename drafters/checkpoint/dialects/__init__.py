@@ -39,14 +39,14 @@ def unprefixed(name: str) -> str:
 
 
 def aliases_of(names: Sequence[str]) -> Mapping[str, str]:
-    """The aliases of the producer whose words some of the stored names are; none where all names are common."""
+    """The aliases of the producer whose words some stored names use; empty if all names are common."""
     bare = [unprefixed(name) for name in names]
     spoken = (dialect.aliases for dialect in DIALECTS if dialect.aliases)
     return next((aliases for aliases in spoken if any(name.startswith(tuple(aliases)) for name in bare)), {})
 
 
 def recognise(config: JsonObject, names: Sequence[str]) -> tuple[Dialect, str]:
-    """Who wrote a drafter, and the reason to think so.
+    """Who wrote a drafter, and the evidence.
 
     Args:
         config: ``config.json``.

@@ -1,5 +1,5 @@
 """DeepSpec: a deep copy of the target's configuration with a drafter's keys beside it. Its plain drafters are DSpark
-ones without a Markov head: their anchor's row predicts, too."""
+ones without a Markov head: their anchor's row also predicts."""
 
 from __future__ import annotations
 

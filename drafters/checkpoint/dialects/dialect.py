@@ -176,13 +176,13 @@ def words(names: str) -> tuple[str, ...]:
 
 
 def architecture(config: JsonObject) -> str:
-    """The first of the architectures that a configuration names; empty where it names none."""
+    """The first architecture that a configuration names; empty if it names none."""
     names = config.strings("architectures", default=())
     return str(names[0]) if names else ""
 
 
 def by_architecture(*names: str) -> Callable[[JsonObject], str | None]:
-    """What recognises a producer by the names that it alone writes in ``architectures``."""
+    """Recognises a producer by the names that only it writes in ``architectures``."""
 
     def recognised(config: JsonObject) -> str | None:
         found = architecture(config)
